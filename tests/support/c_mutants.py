@@ -165,14 +165,14 @@ AGAIN_MUTANTS: Final = (
     CMutant(
         "other layouts",
         "_fast/fits.h",
-        "!is_like(&found, &arg->known.seen))",
-        "0)",
+        "if (!is_alike(p, k, array, &r->lows[k], &is_it))",
+        "if (is_alike(p, k, array, &r->lows[k], &is_it), 0)",
     ),
     CMutant(
         "what is read looks otherwise",
-        "_fast/fits.h",
-        "is_like(&seen, &known->seen) &&",
-        "",
+        "_fast/probe.h",
+        "!memcmp(strides, known->seen.strides, size);",
+        "1;",
     ),
     CMutant(
         "held outputs",
@@ -198,7 +198,7 @@ AGAIN_MUTANTS: Final = (
 C_MUTANTS: Final = (
     CMutant(
         "strides not compared",
-        "_fast/fits.h",
+        "_fast/probe.h",
         "!memcmp(found->strides, seen->strides, size);",
         "1;",
     ),

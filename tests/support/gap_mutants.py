@@ -29,6 +29,7 @@ from sapwood.persist.entries import Entries
 from sapwood.persist.tiered import Tiered
 from sapwood.runtime.core import Runtime
 from sapwood.tree.call import signature
+from sapwood.tree.call.integration import LayoutProbe
 from sapwood.tree.choose.admit import rejects
 from sapwood.tree.choose.decide import next_step
 from sapwood.tree.choose.skips import Skips
@@ -38,7 +39,6 @@ from sapwood.tree.node.leases import Leases
 from sapwood.tree.node.outputs import _Known
 from sapwood.tree.record import host_data
 from sapwood.tree.replay import compiled
-from sapwood.tree.replay.last_call import LastCall
 from sapwood.tree.replay.replay import order
 from sapwood.tree.run.making import Making
 from sapwood.tree.run.runner import Runner
@@ -228,9 +228,9 @@ TRIED_MUTANTS: Final = (
     ),
     mutant(
         "moved argument of another layout",
-        LastCall._moved,
-        "if seen is None or seen[0] != layouts[k]:",
-        "if seen is None:",
+        LayoutProbe.__call__,
+        "[look.layout for look in looks] != self._layouts",
+        "False",
     ),
     mutant(
         "offsets in a shared storage forgotten",

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from sapwood import _fast
 from sapwood.driver.api import CopiesOp, Driver, ExecHandle, NodeHandle, StreamHandle
 from sapwood.driver.layers import Layer
 from sapwood.driver.native import Native, NativeCopies
@@ -24,7 +25,7 @@ from sapwood.integrations.numpy.layout import Layout
 from sapwood.memory.pages import Pages
 from sapwood.memory.storage import Storage
 from sapwood.runtime.core import Runtime
-from sapwood.tree.call.integration import Exchange, Marks
+from sapwood.tree.call.integration import LayoutProbe, Probe
 from sapwood.units import Addr, Size
 
 __all__ = ["Lending", "lend", "relook"]
@@ -180,12 +181,10 @@ class _Nobodys:
 
 
 class _Looked(NumpyIntegration):
-    """The adapter, with arrays that C looks at; where they lie is what marks them.
+    """The adapter, with arrays that C looks at.
 
     They may be given other looks.
     """
-
-    settled = False
 
     def __init__(self, runtime: Runtime) -> None:
         device = runtime._recordings.device
@@ -212,19 +211,17 @@ class _Looked(NumpyIntegration):
         copy = partial(self.make(layout, storage, address).copy, "K")
         return partial(_copied, copy, self._device_of.pages, room)
 
-    def exchange(self) -> Exchange:
-        """Return the table; no flags are needed."""
-        quick = tuple(map(_address, self._tells))
-        return Exchange(ctypes.addressof(self._table), 0, (), quick)
+    def probe(self, arrays: Sequence[Any]) -> Probe:
+        """Return a probe of C; no flags are needed."""
+        native, quick = _fast.native(), self._quick()
+        if native is None:
+            return LayoutProbe(self, arrays, lambda _: False)
+        table = ctypes.addressof(self._table)
+        made: Probe = native.make_probe(table, quick, 0, (), bool, tuple(arrays))
+        return made
 
-    def marks(self, arrays: Sequence[Any]) -> Marks:
-        """Return where arrays are."""
-        return [array.span[0] for array in arrays], ()
-
-    def steady(self, arrays: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
-        """Return what compares layouts."""
-        known = [array.layout for array in arrays]
-        return lambda values: [array.layout for array in values] == known
+    def _quick(self) -> tuple[int, ...]:
+        return tuple(map(_address, self._tells))
 
     def _looked(self, array: Any, found: Any) -> int:
         tensor, dtype = found[0], array.dtype

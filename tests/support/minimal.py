@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import operator
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, NoReturn, Self
 
@@ -21,7 +21,13 @@ from sapwood.errors import MisuseError
 from sapwood.memory.device import Device
 from sapwood.memory.framework import Framework
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.integration import Integration, Look, host_array
+from sapwood.tree.call.integration import (
+    Integration,
+    LayoutProbe,
+    Look,
+    Probe,
+    host_array,
+)
 from sapwood.tree.record.host_data import READ_OUTSIDE, host_data
 from sapwood.tree.watch import session
 from sapwood.units import Addr, Size
@@ -201,8 +207,6 @@ class _Layout(NamedTuple):
 class _Buffers(Integration):
     """The arrays of one device."""
 
-    settled = True
-
     def __init__(self, device: Device) -> None:
         self.device = device
 
@@ -220,6 +224,10 @@ class _Buffers(Integration):
     def look(self, array: Buffer) -> Look:
         """Return what a buffer looks like, whose bytes it has, and where."""
         return Look(_Layout(array.length), array.storage, array.address)
+
+    def probe(self, arrays: Sequence[Buffer]) -> Probe:
+        """Return what compares layouts, but of the same buffers: those stay."""
+        return LayoutProbe(self, arrays)
 
     def make(self, layout: _Layout, storage: Storage, address: Addr) -> Buffer:
         """Return a buffer over the output of a replay."""

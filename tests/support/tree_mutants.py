@@ -138,8 +138,8 @@ FAST_REPLAY_MUTANTS: Final = (
     mutant(
         "arrays that others bound trusted",
         FastReplay._is_there,
-        "marks is not None and program",
-        "program",
+        "lows == self._seen and epoch",
+        "epoch",
     ),
 )
 

@@ -13,8 +13,8 @@ import pytest
 
 import sapwood as sw
 from sapwood import _fast
-from sapwood.tree.replay import fast_replay
 from sapwood.tree.replay.compiled import MISS
+from sapwood.tree.replay.fast_replay import FastReplay
 from tests.support import lending
 from tests.support.c_mutants import AGAIN_MUTANTS
 from tests.support.lending import relook
@@ -159,10 +159,7 @@ def test_what_c_plays_is_right(seed):
 
 def test_what_c_plays_is_right_without_a_quick_look(monkeypatch):
     """Where a framework has none, C looks at arrays as DLPack has it."""
-    quick = lending._Looked.exchange
-    monkeypatch.setattr(
-        lending._Looked, "exchange", lambda self: quick(self)._replace(quick=())
-    )
+    monkeypatch.setattr(lending._Looked, "_quick", lambda _: ())
     turn, launches = wrong_turn(SEEDS[0])
     assert turn is None
     assert launches > TURNS
@@ -358,10 +355,7 @@ LOOKS = {
 def test_what_is_read_has_to_look_as_it_did(monkeypatch, quick, looks):
     """Under the same object, at the same address: one of several is enough."""
     if not quick:
-        whole = lending._Looked.exchange
-        monkeypatch.setattr(
-            lending._Looked, "exchange", lambda self: whole(self)._replace(quick=())
-        )
+        monkeypatch.setattr(lending._Looked, "_quick", lambda _: ())
     rig = Rig(IN_C)
     o, host = Slots(), np.arange(16.0).reshape(4, 4)
     o.shift, o.next = (rig.runtime.array(host) for _ in range(2))
@@ -385,7 +379,7 @@ def test_what_is_read_has_to_look_as_it_did(monkeypatch, quick, looks):
 
 def test_what_changes_while_it_is_put_to_c_is_not_taken_for_as_it_was(monkeypatch):
     """As by another thread: C would know the other looks, and guards do not ask."""
-    rig, inner = Rig(IN_C), fast_replay.compiled
+    rig, inner = Rig(IN_C), FastReplay._look_alike
     host = [np.arange(16.0).reshape(4, 4)]
     o, changes = Slots(), [True] * 3
     o.shift = rig.runtime.array(host[0])
@@ -397,7 +391,7 @@ def test_what_changes_while_it_is_put_to_c_is_not_taken_for_as_it_was(monkeypatc
             relook(o.shift, lambda face: face.T)
         return inner(*parts)
 
-    monkeypatch.setattr(fast_replay, "compiled", meddled)
+    monkeypatch.setattr(FastReplay, "_look_alike", meddled)
     f, x = rig.runtime.graph(lambda x: x + o.shift), rig.runtime.array([3.0])
     for _ in range(60):
         now = host[0]

@@ -3,100 +3,16 @@
 from __future__ import annotations
 
 import gc
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import sapwood as sw
 from sapwood import _fast
-from sapwood.tree.call.integration import Look
-from sapwood.tree.call.signature import Likeness, describe
+from sapwood.tree.call.signature import describe
 from sapwood.tree.replay.last_call import LastCall
 from tests.support.lending import relook
 from tests.support.rig import IN_C, Rig
-
-
-class Thing:
-    """An array that is given other looks."""
-
-    def __init__(self, looks):
-        self.looks = looks
-
-
-class Integration:
-    """Counts layouts; ``meanwhile`` is called while it looks at many."""
-
-    settled = False
-
-    def __init__(self):
-        self.asked, self.meanwhile = 0, lambda: None
-
-    def look(self, array):
-        self.asked += 1
-        return Look(array.looks, SimpleNamespace(stale=None), 0)
-
-    def steady(self, arrays):
-        self.meanwhile()
-        known = [array.looks for array in arrays]
-        self.meanwhile()
-        return lambda values: [array.looks for array in values] == known
-
-
-class Settled(Integration):
-    """Of arrays that cannot be given other looks."""
-
-    settled = True
-
-
-def test_layouts_are_read_once():
-    """From then on all are compared at once, others that look so as well."""
-    integration, likeness = Integration(), Likeness()
-    arrays = [Thing(1), Thing(2)]
-    for _ in range(3):
-        assert likeness.holds(arrays, [1, 2], integration)
-        assert likeness.holds([Thing(1), Thing(2)], [1, 2], integration)
-    assert integration.asked == 2
-
-
-def test_other_looks_are_denied_till_they_are_as_written_again():
-    """However often, and whichever of them it is."""
-    integration, likeness = Integration(), Likeness()
-    arrays = [Thing(1), Thing(2)]
-    assert not likeness.holds([Thing(2), Thing(1)], [1, 2], integration)
-    for each in (*arrays, *arrays):
-        assert likeness.holds(arrays, [1, 2], integration)
-        before, each.looks = each.looks, 3
-        assert not likeness.holds(arrays, [1, 2], integration)
-        assert not likeness.holds(arrays, [1, 2], integration)
-        each.looks = before
-
-
-def test_nothing_stands_for_what_was_so_for_a_moment():
-    """Another thread turned an array over and back while it was looked at."""
-    integration, likeness = Integration(), Likeness()
-    array = Thing(1)
-
-    def turn():
-        array.looks = 3 - array.looks
-
-    integration.meanwhile = turn
-    assert likeness.holds([array], [1], integration)
-    integration.meanwhile = lambda: None
-    array.looks = 2
-    assert not likeness.holds([array], [1], integration)
-
-
-def test_arrays_that_stay_as_they_are_are_not_asked():
-    """Guards have compared them."""
-    integration, likeness = Settled(), Likeness()
-    for _ in range(3):
-        assert likeness.holds([Thing(1)], [1], integration)
-    assert integration.asked == 0
-
-
-# Arrays that change, under functions.
-
 
 WAYS = {
     "turned": lambda face: face.T,

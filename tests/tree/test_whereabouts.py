@@ -1,4 +1,4 @@
-"""Where arrays are is remembered while they are the same objects, and no longer."""
+"""Where arrays are is remembered while they look as they did, and no longer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from sapwood.tree.call.integration import Look
-from sapwood.tree.call.signature import Whereabouts, look
+from sapwood.tree.call.integration import LayoutProbe, Look
+from sapwood.tree.call.signature import Whereabouts, look, probe_of
 
 
 class _Looks(str):
@@ -28,68 +28,92 @@ class _Thing:
 
 
 class _Adapter:
-    """Arrays of which some have storages that nobody keeps."""
+    """Arrays of which some have storages that nobody keeps; counts looks.
 
-    settled = False
+    ``meanwhile`` is called while it looks at many.
+    """
 
     def __init__(self):
-        self.asked = 0
+        self.asked, self.meanwhile = 0, lambda: None
+
+    def is_array(self, value):
+        return type(value) is _Thing
 
     def look(self, array):
         self.asked += 1
         return Look(_Looks(array.looks), array.storage or _Thing(), array.at)
 
-    def marks(self, _):
-        return None
-
-    def steady(self, arrays):
+    def probe(self, arrays):
+        """Return what looks at arrays again, unless they are the same ones."""
+        self.meanwhile()
         known = [array.looks for array in arrays]
-        return lambda values: [array.looks for array in values] == known
+        made = LayoutProbe(
+            self, arrays, lambda same: [array.looks for array in same] == known
+        )
+        self.meanwhile()
+        return made
+
+
+class _Alert(_Adapter):
+    """Arrays that are looked at each time."""
+
+    def probe(self, arrays):
+        return LayoutProbe(self, arrays, lambda _: False)
+
+
+KINDS = [_Adapter, _Alert]
+
+
+def _plain(arrays):
+    return [_Looks("plain") for _ in arrays]
 
 
 def seen(where, arrays, integration):
     """Return what is told of arrays that were plain."""
-    return where.look(arrays, integration, [_Looks("plain") for _ in arrays])
+    return where.look(arrays, _plain(arrays), integration)
 
 
 def _seen(found):
     return list(found.arrays), list(found.lows), found.sharing
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(5))
-def test_it_tells_what_looking_tells(seed):
+def test_it_tells_what_looking_tells(kind, seed):
     """Whatever arrays come and go, and share storages or not."""
-    draw, integration, where = random.Random(seed), _Adapter(), Whereabouts()
+    draw, integration = random.Random(seed), kind()
     storages = [_Thing() for _ in range(3)]
     pool = [_Thing(8 * i, draw.choice(storages)) for i in range(6)]
-    for _ in range(200):
-        arrays = draw.sample(pool, draw.randrange(4)) if draw.random() < 0.5 else pool
-        for _ in range(2):
-            found, expected = (
-                seen(where, arrays, integration),
-                look(arrays, integration),
-            )
-            assert _seen(found) == _seen(expected)
-            assert list(found.storages) == list(expected.storages)
-        pool[draw.randrange(6)] = _Thing(draw.randrange(64), draw.choice(storages))
+    for count in range(4):
+        where = Whereabouts()
+        for _ in range(50):
+            arrays = draw.sample(pool, count)
+            for _ in range(2):
+                found = seen(where, arrays, integration)
+                expected = look(arrays, integration)
+                assert _seen(found) == _seen(expected)
+                assert list(found.storages) == list(expected.storages)
+            at = 64 + 8 * draw.randrange(1 << 20)
+            pool[draw.randrange(6)] = _Thing(at, draw.choice(storages))
 
 
-def test_arrays_that_are_known_are_not_asked_about():
+def test_the_same_arrays_are_not_looked_at():
     """Nor is their memory, or anybody, kept alive."""
     integration, where = _Adapter(), Whereabouts()
-    arrays = [_Thing(storage=_Thing()), _Thing(storage=_Thing())]
+    arrays = [_Thing(8, _Thing()), _Thing(16, _Thing())]
     seen(where, arrays, integration)
     asked = integration.asked
     seen(where, list(arrays), integration)
     assert integration.asked == asked
-    arrays[0] = _Thing(storage=_Thing())
+    arrays[0] = _Thing(8, _Thing())
     gc.collect()
     assert seen(where, arrays, integration).storages[0] is arrays[0].storage
 
 
-def test_a_storage_may_go_before_its_array():
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_storage_may_go_before_its_array(kind):
     """One that stands for somebody else's memory is asked for anew."""
-    integration, where = _Adapter(), Whereabouts()
+    integration, where = kind(), Whereabouts()
     arrays = [_Thing(16)]
     for _ in range(3):
         found = seen(where, arrays, integration)
@@ -97,47 +121,20 @@ def test_a_storage_may_go_before_its_array():
         del found
 
 
-class _Marked(_Adapter):
-    """Arrays that are known by their addresses, and by something else."""
-
-    def __init__(self):
-        super().__init__()
-        self.others = ["plain"]
-
-    def marks(self, arrays):
-        return [array.at for array in arrays], self.others
-
-
-def test_marks_stand_for_the_arrays():
-    """New objects at the same addresses are known; at others they are asked about."""
-    integration, where, storage = _Marked(), Whereabouts(), _Thing()
-    where.others = ["plain"]
-    seen(where, [_Thing(8, storage)], integration)
-    asked = integration.asked
-    again = [_Thing(8, storage)]
-    found = seen(where, again, integration)
-    assert integration.asked == asked
-    assert _seen(found) == ([*again], [8], None)
-    assert found.storages == [storage]
-    moved = [_Thing(16, storage)]
-    assert _seen(seen(where, moved, integration)) == _seen(look(moved, integration))
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stale_storage_is_none_of_what_lies_there_now(kind):
+    """Somebody may have it still, as a donated array."""
+    integration, where, old = kind(), Whereabouts(), _Thing(8, _Thing())
+    seen(where, [old], integration)
+    old.storage.stale = "donated"
+    new = _Thing(8, _Thing())
+    assert seen(where, [new], integration).storages == [new.storage]
 
 
-def test_other_marks_are_another_recording_s():
-    """Where anything but an address differs, nothing is told."""
-    integration, where = _Marked(), Whereabouts()
-    assert seen(where, [_Thing(8, _Thing())], integration) is None
-    where.others = ["plain"]
-    assert seen(where, [_Thing(8, _Thing())], integration) is not None
-    integration.others = ["frozen"]
-    assert seen(where, [_Thing(8, _Thing())], integration) is None
-
-
-@pytest.mark.parametrize("kind", [_Adapter, _Marked])
+@pytest.mark.parametrize("kind", KINDS)
 def test_arrays_that_look_otherwise_are_none_of_those(kind):
     """The same object at the same address; and as it was again, it is known again."""
     integration, where = kind(), Whereabouts()
-    where.others = ["plain"]
     arrays = [_Thing(8, _Thing()), _Thing(16, _Thing())]
     for each in (*arrays, *arrays):
         for _ in range(2):
@@ -148,45 +145,67 @@ def test_arrays_that_look_otherwise_are_none_of_those(kind):
         each.looks = "plain"
 
 
-def test_where_others_lie_that_look_otherwise_is_not_learnt():
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_others_lie_that_look_otherwise_is_not_learnt(kind):
     """Nothing that is told of them later is of what was there before."""
-    integration, where = _Marked(), Whereabouts()
-    where.others = ["plain"]
-    array = _Thing(8, _Thing())
-    seen(where, [array], integration)
-    array.at, array.looks = 16, "turned"
-    assert seen(where, [array], integration) is None
-    array.looks = "plain"
-    assert seen(where, [array], integration).lows == [16]
+    integration, where = kind(), Whereabouts()
+    arrays = [_Thing(8, _Thing())]
+    seen(where, arrays, integration)
+    arrays[0] = _Thing(16, _Thing())
+    arrays[0].looks = "turned"
+    assert seen(where, arrays, integration) is None
+    arrays[0].looks = "plain"
+    assert seen(where, arrays, integration).lows == [16]
 
 
-class _Interrupted(_Adapter):
-    """An adapter that may be interrupted when it is asked; with marks, or without."""
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_that_are_no_arrays_look_otherwise(kind):
+    """Also where there are too few, or too many."""
+    integration, array = kind(), _Thing(8, _Thing())
+    probe = probe_of([array], _plain([array]), integration)
+    assert probe([array]) == probe.lows == [8]
+    for values in ([], [array, array], [3], [None], [_Looks("plain")]):
+        assert probe(values) is None
 
-    def __init__(self, *, marked):
-        super().__init__()
-        self.marked, self.left = marked, None
 
-    def _count(self):
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_probe_is_made_of_those_layouts_alone(kind):
+    """Of others there is none."""
+    integration, array = kind(), _Thing(8, _Thing())
+    assert probe_of([array], [_Looks("turned")], integration) is None
+
+
+def test_nothing_stands_for_what_was_so_for_a_moment():
+    """Another thread turned an array over and back while it was looked at."""
+    integration, array = _Adapter(), _Thing(8, _Thing())
+
+    def turn():
+        array.looks = "turned" if array.looks == "plain" else "plain"
+
+    integration.meanwhile = turn
+    made = probe_of([array], _plain([array]), integration)
+    array.looks = "turned"
+    assert made is None or made([array]) is None
+
+
+class _Interrupted(_Alert):
+    """An adapter that may be interrupted when it is asked."""
+
+    left = None
+
+    def look(self, array):
         if self.left is not None:
             self.left -= 1
             if self.left < 0:
                 raise KeyboardInterrupt
-
-    def look(self, array):
-        self._count()
         return super().look(array)
 
-    def marks(self, arrays):
-        return ([array.at for array in arrays], ()) if self.marked else None
 
-
-@pytest.mark.parametrize("marked", [False, True])
-@pytest.mark.parametrize("steps", range(5))
+@pytest.mark.parametrize("steps", range(9))
 @pytest.mark.parametrize("known", [False, True])
-def test_a_look_that_is_interrupted_is_none(marked, steps, known):
+def test_a_look_that_is_interrupted_is_none(steps, known):
     """What it had found by then is not taken for what is there."""
-    integration, where = _Interrupted(marked=marked), Whereabouts()
+    integration, where = _Interrupted(), Whereabouts()
     before = [_Thing(8, _Thing()), _Thing(16, _Thing())]
     after = [_Thing(24, _Thing()), _Thing(32, _Thing())]
     if known:

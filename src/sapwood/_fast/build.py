@@ -26,7 +26,9 @@ _HERE: Final = Path(__file__).parent
 LIBRARIES: Final = {
     "_segments": (_HERE / "segments.c",),
     "_state": (_HERE / "state.c",),
-    "_native": (_HERE / "native.c", _HERE / "guards.c", _HERE / "replay.c"),
+    "_native": tuple(
+        _HERE / f"{name}.c" for name in ("native", "guards", "probe", "replay")
+    ),
 }
 """The C files of each library; all but the first are modules of Python."""
 

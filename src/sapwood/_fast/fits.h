@@ -24,67 +24,29 @@ static int is_order_same(const struct replay *r) {
 /* What it has kept is as it was. */
 static int is_state_same(const struct replay *r) {
   const struct replay_state *state = state_of(r);
-  return state && state->epoch == r->epoch && state->marks == item(at(r, STATE), 2) &&
+  return state && state->epoch == r->epoch &&
          state->guard_epoch == r->guards->epoch;
 }
 
 static int is_on_stream(const struct replay *r) {
   void *stream = NULL;
-  return !r->exchange->current(CUDA, r->ordinal, &stream) && stream == r->stream;
-}
-
-static int is_like(const Tensor *found, const Tensor *seen) {
-  size_t size = (size_t)seen->dims * sizeof *seen->shape;
-  return found->dims == seen->dims && found->code == seen->code &&
-         found->bits == seen->bits && found->lanes == seen->lanes &&
-         found->device == seen->device && found->ordinal == seen->ordinal &&
-         !memcmp(found->shape, seen->shape, size) &&
-         !memcmp(found->strides, seen->strides, size);
-}
-
-/* What a layout does not say, a bit each: whether it requires grad, is a leaf, and so
- * on; -1 where that cannot be said. */
-static int flags_of(const struct replay *r, PyObject *tensor) {
-  int flags = 0;
-  for (Py_ssize_t k = 0; k < r->kinds; k++) {
-    PyObject *kind = item(at(r, FLAGS), k);
-    PyObject *value = PyObject_GetAttr(tensor, item(kind, 0)), *method = value;
-    if (value && item(kind, 1) == Py_True) {
-      value = PyObject_CallNoArgs(method);
-      Py_XDECREF(method);
-    }
-    Py_XDECREF(value); /* if any: True or False */
-    if (!value)
-      return -1;
-    flags |= (value == Py_True) << k;
-  }
-  return flags;
-}
-
-/* Of what flags tell, whether it requires grad is the first. */
-static int is_wanted(const struct replay *r, PyObject *tensor, int wanted) {
-  PyObject *value = PyObject_GetAttr(tensor, item(item(at(r, FLAGS), 0), 0));
-  Py_XDECREF(value);
-  return value == (wanted ? Py_True : Py_False);
+  return !r->given->exchange->current(CUDA, r->ordinal, &stream) &&
+         stream == r->stream;
 }
 
 /* Whether an argument fits; whether it is the same object is told, too. */
-static int fits(struct replay *r, Py_ssize_t k, PyObject *tensor, int *same) {
-  struct argument *arg = &r->arguments[k];
-  Tensor found;
-  uint64_t address;
-  if ((PyObject *)Py_TYPE(tensor) != arg->class || r->exchange->look(tensor, &found) ||
-      !is_like(&found, &arg->known.seen))
+static int fits(struct replay *r, Py_ssize_t k, PyObject *array, int *same) {
+  const struct probe *p = r->given;
+  const struct known *known = &p->known[k];
+  int is_it = 0;
+  if (!is_alike(p, k, array, &r->lows[k], &is_it))
     return 0;
-  address = r->lows[k] = (uint64_t)found.data + found.offset;
-  if (!refers_to(arg->reference, tensor) || address != arg->address)
-    *same = 0;
-  else if (!arg->known.lazy)
-    return !r->grad || is_wanted(r, tensor, arg->known.flags & 1);
-  if (address != arg->address &&
-      (arg->fixed || (address | arg->address) & (VECTOR - 1)))
+  *same &= is_it;
+  if (is_it && !known->lazy)
+    return is_wanted(p, array, known);
+  if (r->lows[k] != known->address && r->arguments[k].fixed)
     return 0;
-  return flags_of(r, tensor) == arg->known.flags;
+  return flags_of(p, array) == known->flags;
 }
 
 /* Whether the arguments share bytes with nothing, each other included. */
@@ -193,51 +155,19 @@ static int is_free(struct replay *r) {
          is_mask(PyDict_GetItemWithError(uses, stream), item(masks, 1), &r->claimed, 1);
 }
 
-/* Look at an array that is known to be one; dtypes are numbers of the framework's. */
-static int seen_quickly(const struct replay *r, PyObject *array, Tensor *seen) {
-  const struct quick *q = &r->quick;
-  const void *tensor = (const char *)array + r->inside;
-  int64_t dims;
-  int32_t dtype;
-  *seen = (Tensor){0};
-  if (q->data(tensor, &seen->data) || q->dims(tensor, &dims) ||
-      q->shape(tensor, &seen->shape) || q->strides(tensor, &seen->strides) ||
-      q->dtype(tensor, &dtype))
-    return 0;
-  seen->dims = (int32_t)dims, seen->ordinal = dtype;
-  return 1;
-}
-
-static int is_seen(const struct replay *r, PyObject *array, Tensor *seen) {
-  return r->quick.data ? seen_quickly(r, array, seen) : !r->exchange->look(array, seen);
-}
-
-/* Whether an array that is known lies where it did, and looks as it did. */
-static int is_there(const struct replay *r, PyObject *array, Py_ssize_t k) {
-  const struct known *known = &r->known[k];
-  Tensor seen;
-  return is_seen(r, array, &seen) && (uint64_t)seen.data + seen.offset == r->marks[k] &&
-         is_like(&seen, &known->seen) &&
-         (!known->lazy || flags_of(r, array) == known->flags);
-}
-
 static int are_there(const struct replay *r, PyObject *found) {
-  PyObject *wanted = item(at(r, MARKS), 1);
   if (PyObject_Size(found) != r->read)
     return 0;
   for (Py_ssize_t k = 0; k < r->read; k++) {
     PyObject *array = PyList_GetItem(found, k);
-    if (!array || !is_there(r, array, k))
-      return 0;
-    if (r->kinds && PyTuple_GET_SIZE(wanted) &&
-        !is_wanted(r, array, item(wanted, k) == Py_True))
+    if (!array || !is_there(r->seen, k, array))
       return 0;
   }
   return 1;
 }
 
 static int is_number_there(void *told, PyObject *array, Py_ssize_t k) {
-  return is_there(told, array, k);
+  return is_there(((const struct replay *)told)->seen, k, array);
 }
 
 /* Whether what the function reads is as it was; it is found where that is used. */

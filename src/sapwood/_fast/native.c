@@ -7,6 +7,7 @@ PyTypeObject *replay_state_type, *replays_type, *call_type;
 static PyMethodDef functions[] = {
     {"compile_guards", compile_guards, METH_VARARGS, NULL},
     {"compile_replay", compile_replay, METH_VARARGS, NULL},
+    {"make_probe", make_probe, METH_VARARGS, NULL},
     {"take_calls", take_calls, METH_VARARGS, NULL},
     {"watch_nothing", watch_nothing, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
@@ -41,10 +42,13 @@ static int find_types(void) {
 
 PyMODINIT_FUNC PyInit__native(void) {
   PyObject *module;
-  if (!find_types() || PyType_Ready(&guards_type) < 0 || PyType_Ready(&replay_type) < 0)
+  if (!find_types() || PyType_Ready(&guards_type) < 0 ||
+      PyType_Ready(&probe_type) < 0 || PyType_Ready(&replay_type) < 0)
     return NULL;
   module = PyModule_Create(&definition);
   if (module && PyModule_AddStringConstant(module, "VERSION", SAPWOOD_VERSION) < 0)
+    Py_CLEAR(module);
+  if (module && PyModule_AddType(module, &probe_type) < 0)
     Py_CLEAR(module);
   return module;
 }

@@ -34,7 +34,7 @@ static inline int refers_to(PyObject *reference, const PyObject *value) {
   return same;
 }
 
-extern PyTypeObject guards_type, replay_type;
+extern PyTypeObject guards_type, probe_type, replay_type;
 extern PyTypeObject *page_type, *recordings_type, *epoch_type, *guard_state_type;
 extern PyTypeObject *replay_state_type, *replays_type, *call_type; /* of `_state` */
 
@@ -48,6 +48,7 @@ int guards_asked(PyObject *guards, Py_ssize_t used,
 
 PyObject *compile_guards(PyObject *module, PyObject *args);
 PyObject *compile_replay(PyObject *module, PyObject *args);
+PyObject *make_probe(PyObject *module, PyObject *args);
 PyObject *take_calls(PyObject *module, PyObject *args);
 PyObject *watch_nothing(PyObject *module, PyObject *unused);
 

@@ -105,12 +105,7 @@ static PyObject *noted(PyObject *self, PyObject *unused) {
 static void discard(PyObject *self) {
   struct replay *r = (struct replay *)self;
   PyObject_GC_UnTrack(self);
-  for (Py_ssize_t k = 0; r->arguments && k < r->count; k++)
-    free(r->arguments[k].known.seen.shape);
-  for (Py_ssize_t k = 0; r->known && k < r->read; k++)
-    free(r->known[k].seen.shape);
-  free(r->arguments), free(r->known), free(r->lows), free(r->copies), free(r->makers);
-  free(r->uses);
+  free(r->arguments), free(r->lows), free(r->copies), free(r->makers), free(r->uses);
   Py_XDECREF(r->live);
   Py_XDECREF(r->claimed);
   Py_XDECREF(r->rivalled);
@@ -139,49 +134,16 @@ PyTypeObject replay_type = {
     .tp_dealloc = discard,
 };
 
-static int keep_looks(struct known *known, const Tensor *seen) {
-  size_t size = (size_t)seen->dims * sizeof *seen->shape;
-  int64_t *both = malloc(2 * size + 1);
-  if (!both)
-    return 0;
-  known->seen = *seen;
-  known->seen.shape = both, known->seen.strides = both + seen->dims;
-  memcpy(known->seen.shape, seen->shape, size);
-  memcpy(known->seen.strides, seen->strides, size);
-  return 1;
-}
-
-static int keep_flags(const struct replay *r, struct known *known, PyObject *array) {
-  known->flags = flags_of(r, array);
-  return known->flags >= 0;
-}
-
-static int read_known(const struct replay *r, struct known *known, PyObject *array) {
-  Tensor told, seen;
-  if (r->exchange->look(array, &told) || !is_seen(r, array, &seen))
-    return 0;
-  known->lazy = r->kinds && told.code == COMPLEX;
-  return keep_looks(known, &seen) && (!known->lazy || keep_flags(r, known, array));
-}
-
-/* (reference, address, length, fixed, words), of words (node, where); the tensor is one
- * that looks like it. */
-static int read_argument(struct replay *r, struct argument *arg, PyObject *from,
-                         PyObject *tensor) {
-  PyObject *words = item(from, 4);
-  Tensor seen;
-  arg->reference = item(from, 0), arg->class = (PyObject *)Py_TYPE(tensor);
-  arg->address = number(from, 1), arg->length = number(from, 2);
-  arg->fixed = item(from, 3) == Py_True;
+/* (length, fixed, words), of words (node, where); false where these are too many. */
+static int read_argument(struct argument *arg, PyObject *from) {
+  PyObject *words = item(from, 2);
+  arg->length = number(from, 0), arg->fixed = item(from, 1) == Py_True;
   arg->used = PyTuple_GET_SIZE(words);
   for (Py_ssize_t w = 0; w < arg->used && w < WORDS; w++) {
     arg->words[w].node = (Py_ssize_t)number(item(words, w), 0);
     arg->words[w].at = (uint64_t *)number(item(words, w), 1);
   }
-  if (arg->used > WORDS || r->exchange->look(tensor, &seen))
-    return 0;
-  arg->known.lazy = r->kinds && seen.code == COMPLEX;
-  return keep_looks(&arg->known, &seen) && keep_flags(r, &arg->known, tensor);
+  return arg->used <= WORDS;
 }
 
 static void read_numbers(uint64_t *to, PyObject *from) {
@@ -189,25 +151,16 @@ static void read_numbers(uint64_t *to, PyObject *from) {
     to[k] = number(from, k);
 }
 
-/* (exchange, ordinal, stream, launch, set, context_of, exec, context, nodes, quick,
- * inside), of nodes (node, params). */
+/* (ordinal, stream, launch, set, context_of, exec, context, nodes, what they are of),
+ * of nodes (node, params). */
 static void read_native(struct replay *r, PyObject *from) {
-  PyObject *nodes = item(from, 8), *quick = item(from, 9);
-  r->exchange = (const struct exchange *)number(from, 0);
-  r->ordinal = (int32_t)number(from, 1);
-  r->stream = (void *)number(from, 2);
-  r->launch = (int (*)(void *, void *))number(from, 3);
-  r->set = (int (*)(void *, void *, const void *))number(from, 4);
-  r->context_of = (int (*)(void **))number(from, 5);
-  r->exec = (void *)number(from, 6), r->context = (void *)number(from, 7);
-  if (PyTuple_GET_SIZE(quick)) {
-    r->quick.data = (int (*)(const void *, void **))number(quick, 0);
-    r->quick.dims = (int (*)(const void *, int64_t *))number(quick, 1);
-    r->quick.shape = (int (*)(const void *, int64_t **))number(quick, 2);
-    r->quick.strides = (int (*)(const void *, int64_t **))number(quick, 3);
-    r->quick.dtype = (int (*)(const void *, int32_t *))number(quick, 4);
-  }
-  r->inside = (Py_ssize_t)number(from, 10);
+  PyObject *nodes = item(from, 7);
+  r->ordinal = (int32_t)number(from, 0);
+  r->stream = (void *)number(from, 1);
+  r->launch = (int (*)(void *, void *))number(from, 2);
+  r->set = (int (*)(void *, void *, const void *))number(from, 3);
+  r->context_of = (int (*)(void **))number(from, 4);
+  r->exec = (void *)number(from, 5), r->context = (void *)number(from, 6);
   for (Py_ssize_t n = 0; n < r->nodes; n++) {
     PyObject *node = item(nodes, n);
     struct copies *c = &r->copies[n];
@@ -242,10 +195,10 @@ static void read_makers(struct replay *r) {
 static int only_reads(const struct replay *r) {
   PyObject *picks = at(r, PICKS);
   Py_ssize_t last = r->made + r->count;
-  if (!r->quick.data || r->bound || PyTuple_GET_SIZE(item(at(r, MARKS), 1)))
+  if (!r->seen->quick.data || r->bound || r->seen->grad)
     return 0;
   for (Py_ssize_t k = 0; k < r->read; k++)
-    if (r->known[k].lazy)
+    if (r->seen->known[k].lazy)
       return 0;
   last += PyTuple_GET_SIZE(picks) ? PyTuple_GET_SIZE(item(picks, 0)) : 0;
   for (Py_ssize_t k = 0;
@@ -265,7 +218,9 @@ static int read_state(struct replay *r) {
                 {at(r, STREAM_EPOCH), epoch_type},
                 {at(r, GUARDS), guard_state_type},
                 {at(r, RECORDINGS), recordings_type},
-                {at(r, PAGES), page_type}};
+                {at(r, PAGES), page_type},
+                {item(at(r, PROBES), 0), &probe_type},
+                {item(at(r, PROBES), 1), &probe_type}};
   for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++)
     if (!wanted[k].object || !PyObject_TypeCheck(wanted[k].object, wanted[k].type)) {
       PyErr_Format(PyExc_TypeError, "a replay reads a %s", wanted[k].type->tp_name);
@@ -275,8 +230,14 @@ static int read_state(struct replay *r) {
   r->guards = (struct guard_state *)at(r, GUARDS);
   r->recordings = (struct recordings_state *)at(r, RECORDINGS);
   r->pages = (struct page_state *)at(r, PAGES);
+  r->given = (const struct probe *)item(at(r, PROBES), 0);
+  r->seen = (const struct probe *)item(at(r, PROBES), 1);
+  r->read = r->seen->count;
   r->epoch = PyLong_AsLongLong(item(at(r, STATE), 1));
-  return 1;
+  if (r->given->count == r->count)
+    return 1;
+  PyErr_SetString(PyExc_ValueError, "a replay knows each of its arguments");
+  return 0;
 }
 
 /* Read the sizes of all parts, and make room for them; false with an error. */
@@ -285,60 +246,49 @@ static int read_sizes(struct replay *r) {
   for (int k = 0; k < PLACES; k++)
     r->parts[k] = item(r->spec, k);
   r->count = PyTuple_GET_SIZE(at(r, GIVEN));
-  r->read = PyTuple_GET_SIZE(item(at(r, MARKS), 0));
   r->bound = (Py_ssize_t)number(at(r, SHAPE), 1);
-  r->made = PyTuple_GET_SIZE(at(r, MAKERS)), r->kinds = PyTuple_GET_SIZE(at(r, FLAGS));
-  r->grad = r->kinds && (r->read == 0 || PyTuple_GET_SIZE(item(at(r, MARKS), 1)));
+  r->made = PyTuple_GET_SIZE(at(r, MAKERS));
   r->others = PyTuple_GET_SIZE(item(at(r, OTHERS), 0));
-  r->nodes = PyTuple_GET_SIZE(item(at(r, NATIVE), 8));
+  r->nodes = PyTuple_GET_SIZE(item(at(r, NATIVE), 7));
   r->kept = PyTuple_GET_SIZE(item(at(r, HELD), 0));
   r->alone = r->made == 1 && !r->bound && !PyTuple_GET_SIZE(at(r, PICKS)) &&
              Py_IsNone(item(at(r, SHAPE), 0));
-  words = (size_t)(r->count + 2 * r->others + r->read) + 1;
+  words = (size_t)(r->count + 2 * r->others) + 1;
   r->arguments = calloc((size_t)r->count + 1, sizeof *r->arguments);
-  r->known = calloc((size_t)r->read + 1, sizeof *r->known);
   r->copies = calloc((size_t)r->nodes + 1, sizeof *r->copies);
   r->lows = calloc(words, sizeof *r->lows);
   r->makers = calloc((size_t)r->made + 1, sizeof *r->makers);
   r->uses = calloc((size_t)r->kept + 1, sizeof *r->uses);
   r->live = Py_NewRef(Py_None), r->claimed = Py_NewRef(Py_None);
   r->rivalled = Py_NewRef(Py_None);
-  if (r->arguments && r->known && r->copies && r->lows && r->makers && r->uses)
+  if (r->arguments && r->copies && r->lows && r->makers && r->uses)
     return 1;
   PyErr_NoMemory();
   return 0;
 }
 
-/* The arguments, and what the function reads behind them; false where one of them is
- * not to be known by its looks. */
-static int read_looks(struct replay *r, PyObject *tensors) {
-  for (Py_ssize_t k = 0; k < r->count; k++)
-    if (!read_argument(r, &r->arguments[k], item(at(r, GIVEN), k), item(tensors, k)))
-      return 0;
-  for (Py_ssize_t k = 0; k < r->read; k++)
-    if (!read_known(r, &r->known[k], item(tensors, r->count + k)))
-      return 0;
-  return !PyErr_Occurred();
-}
-
-static void read_all(struct replay *r) {
+static int read_all(struct replay *r) {
+  int few = 1;
   r->starts = r->lows + r->count;
-  r->ends = r->starts + r->others, r->marks = r->ends + r->others;
+  r->ends = r->starts + r->others;
+  for (Py_ssize_t k = 0; k < r->count; k++)
+    few &= read_argument(&r->arguments[k], item(at(r, GIVEN), k));
   read_native(r, at(r, NATIVE));
   read_uses(r), read_makers(r);
   read_numbers(r->starts, item(at(r, OTHERS), 0));
   read_numbers(r->ends, item(at(r, OTHERS), 1));
-  read_numbers(r->marks, item(at(r, MARKS), 0));
+  return few;
 }
 
-/* compile_replay(spec, tensors): what replays, or gives the sentinel, when it is called
- * with a call's arguments, and tells what it did. None where tensors, of the arguments
- * and then of what is read, are not to be known. */
+/* compile_replay(spec): what replays, or gives the sentinel, when it is called with a
+ * call's arguments, and tells what it did. None where an argument is copied too often.
+ */
 PyObject *compile_replay(PyObject *module, PyObject *args) {
-  PyObject *spec, *tensors;
+  PyObject *spec;
   struct replay *r;
+  int few = 0;
   (void)module;
-  if (!PyArg_ParseTuple(args, "O!O!", &PyTuple_Type, &spec, &PyTuple_Type, &tensors))
+  if (!PyArg_ParseTuple(args, "O!", &PyTuple_Type, &spec))
     return NULL;
   if (PyTuple_GET_SIZE(spec) != PLACES) {
     PyErr_Format(PyExc_ValueError, "a replay is made of %d parts", PLACES);
@@ -348,15 +298,10 @@ PyObject *compile_replay(PyObject *module, PyObject *args) {
     return NULL;
   r->call = called_again, r->spec = Py_NewRef(spec);
   if (read_sizes(r) && read_state(r))
-    read_all(r);
-  if (PyErr_Occurred()) {
+    few = read_all(r);
+  if (PyErr_Occurred() || !few) {
     Py_DECREF(r);
-    return NULL;
-  }
-  if (!read_looks(r, tensors)) {
-    Py_DECREF(r);
-    PyErr_Clear();
-    Py_RETURN_NONE;
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
   }
   if (Py_IS_TYPE(at(r, LOOK), &guards_type) && only_reads(r))
     r->asked = at(r, LOOK);

@@ -2,16 +2,15 @@
 #ifndef SAPWOOD_REPLAY_H
 #define SAPWOOD_REPLAY_H
 
+#include "probe.h"
 #include "state.h"
-#include <stdint.h>
-#include <string.h>
 
-enum { WORDS = 2, NOTES = 512, CUDA = 2, COMPLEX = 5, VECTOR = 16, PASSED = 4 };
+enum { WORDS = 2, NOTES = 512, PASSED = 4 };
 
 /* What is at which place of the tuple. */
 enum place {
   MISS,
-  STATE, /* a weak reference to its `ReplayState`, and the `epoch` and `marks` there */
+  STATE,        /* a weak reference to its `ReplayState`, and the `epoch` there */
   STREAM_EPOCH, /* which is `now` what it was */
   GUARDS,       /* whose `epoch` is `guard_epoch` */
   LOCK,         /* its `acquire` and `release`, and whether this thread has it */
@@ -23,7 +22,7 @@ enum place {
   GIVEN,        /* what is to be known of each argument: see `read_argument` */
   OTHERS,       /* starts of what is used besides, and how far all up to one reach */
   LOOK,         /* gives the arrays that the function reads */
-  MARKS,        /* their addresses, and whether they require grad or () */
+  PROBES,       /* what knows the arguments, and what knows these arrays */
   HELD,         /* objects by number, and how many references there are */
   COUNTED,      /* a function, what it is called with, and what it gives */
   MAKERS,       /* of each new array: a function by number, or one and four arguments */
@@ -32,27 +31,10 @@ enum place {
   BOUND,        /* (array, attribute, place in the picks) of each that is bound */
   EXPECTED,     /* latest references, and (place in there, place in the picks)... */
   NATIVE,       /* addresses: see `read_native` */
-  FLAGS,        /* (attribute, is called) of all that tells tensors apart besides */
   WHICH,  /* references to what is reached, as they are and were; of each argument, the
              place of one that refers to it, or -1; or () */
   RIVALS, /* of each recording that copies less out, the pages that it overwrites */
   PLACES
-};
-
-typedef struct {
-  void *data;
-  int32_t device, ordinal, dims;
-  uint8_t code, bits;
-  uint16_t lanes;
-  int64_t *shape, *strides;
-  uint64_t offset;
-} Tensor;
-
-struct exchange {
-  uint32_t major, minor;
-  void *previous, *allocate, *managed, *to_python;
-  int (*look)(PyObject *, Tensor *);
-  int (*current)(int32_t, int32_t, void **);
 };
 
 struct word {
@@ -60,24 +42,8 @@ struct word {
   Py_ssize_t node; /* whose parameters it is of */
 };
 
-/* What tells the same of a pointer to an array, sooner. Each returns 0. */
-struct quick {
-  int (*data)(const void *, void **); /* or NULL: there is none of them */
-  int (*dims)(const void *, int64_t *);
-  int (*shape)(const void *, int64_t **), (*strides)(const void *, int64_t **);
-  int (*dtype)(const void *, int32_t *);
-};
-
-/* What an array looked like: shape and strides are its own. */
-struct known {
-  Tensor seen;
-  int flags, lazy; /* lazy: it may be conjugate, which its flags say alone */
-};
-
 struct argument {
-  PyObject *reference, *class;
-  struct known known;
-  uint64_t address, length;
+  uint64_t length;
   int fixed;
   Py_ssize_t used;
   struct word words[WORDS]; /* of the copies in and back, where there are any */
@@ -108,24 +74,21 @@ struct replay {
   const struct recordings_state *recordings;
   const struct page_state *pages;
   long long epoch;
-  Py_ssize_t count, read, made, bound, others, kinds, kept;
+  Py_ssize_t count, read, made, bound, others, kept;
   struct argument *arguments;
-  struct known *known; /* of what is read */
+  const struct probe *given, *seen; /* of the arguments, and of what is read */
   struct maker *makers;
   struct use *uses;
-  uint64_t *lows, *starts, *ends, *marks;
+  uint64_t *lows, *starts, *ends;
   PyObject *live, *claimed, *rivalled; /* owned: masks that were found to fit */
   PyObject *asked;                     /* guards, or NULL */
-  const struct exchange *exchange;
-  struct quick quick;
-  Py_ssize_t inside;
   int (*launch)(void *, void *), (*set)(void *, void *, const void *);
   int (*context_of)(void **);
   void *exec, *context, *stream;
   Py_ssize_t nodes;
   struct copies *copies;
   int32_t ordinal;
-  int grad, alone; /* alone: the one new array is the result */
+  int alone; /* alone: the one new array is the result */
   Py_ssize_t noted;
   long long notes[2 * NOTES];
 };

@@ -22,8 +22,7 @@ static PyMemberDef recordings_members[] = {OBJECT(recordings_state, single_strea
 static PyMemberDef guard_members[] = {NUMBER(guard_state, epoch), END};
 static PyMemberDef replay_members[] = {
     NUMBER(replay_state, epoch),       NUMBER(replay_state, stream_epoch),
-    NUMBER(replay_state, guard_epoch), OBJECT(replay_state, marks),
-    OBJECT(replay_state, kept),        END};
+    NUMBER(replay_state, guard_epoch), OBJECT(replay_state, kept), END};
 static PyMemberDef replays_members[] = {OBJECT(replays_state, players), END};
 static PyMemberDef call_members[] = {HIDDEN(call_state, fast_replays),
                                      HIDDEN(call_state, runtime),

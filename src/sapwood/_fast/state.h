@@ -23,7 +23,7 @@ struct guard_state {
 
 struct replay_state {
   PyObject_HEAD long long epoch, stream_epoch, guard_epoch;
-  PyObject *marks, *kept;
+  PyObject *kept;
 };
 
 struct replays_state {

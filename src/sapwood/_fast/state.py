@@ -69,13 +69,12 @@ class GuardState:
 class ReplayState:
     """What a fast replay has found: while that is so it still fits."""
 
-    __slots__ = ("epoch", "guard_epoch", "kept", "marks", "stream_epoch")
+    __slots__ = ("epoch", "guard_epoch", "kept", "stream_epoch")
 
     epoch: int
     guard_epoch: int
     stream_epoch: int
     kept: Any
-    marks: Any
 
 
 class ReplaysState:

@@ -64,14 +64,14 @@ def main() -> None:
         look(tensors, integration),
         [integration.look(x).span for x in tensors],
     )
+    probe = integration.probe(tensors)
     used = used_by(spans, (), integration)
     rows |= {
         f"{name} of {len(tensors)} tensors": _microseconds(call)
         for name, call in {
-            "witness": lambda: integration.steady(tensors),
-            "layouts": lambda: [integration.look(x).layout for x in tensors],
-            "spans": lambda: [integration.look(x).span for x in tensors],
-            "storages": lambda: [integration.look(x).storage for x in tensors],
+            "a probe": lambda: integration.probe(tensors),
+            "probing": lambda: probe(tensors),
+            "looks": lambda: [*map(integration.look, tensors)],
             "look": lambda: look(tensors, integration),
             "places": lambda: found.places(integration),
             "uses": lambda: [*map(used, tensors)],

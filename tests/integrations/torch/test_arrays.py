@@ -166,16 +166,16 @@ def test_layouts_tell_tensors_apart(integration):
     assert integration.look(base).layout == integration.look(base.clone()).layout
 
 
-def test_marks_show_what_changes_in_place(integration):
-    """A tensor that is given other memory, or frozen, is marked otherwise."""
+def test_versions_show_what_changes_in_place(integration):
+    """A tensor that is given other memory, frozen, or written, has another version."""
     weight = torch.nn.Parameter(torch.randn(3))
-    before = integration.marks([weight])
-    assert integration.marks([weight]) == before
+    before = integration.versions([weight])
+    assert integration.versions([weight]) == before
     weight.requires_grad_(requires_grad=False)
-    assert integration.marks([weight]) != before
+    assert integration.versions([weight]) != before
     weight.requires_grad_()
     weight.data = torch.randn(3)
-    assert integration.marks([weight]) != before
+    assert integration.versions([weight]) != before
 
 
 def test_refusals_say_what_to_do(adapter_of):
@@ -208,8 +208,8 @@ def test_a_call_is_known_by_its_tensors_looks_of_now(torch, integration, inferen
     """Writing in place changes nothing; the same object turned over is another call."""
     with torch.inference_mode(inference):
         x = torch.zeros(3, 3).as_strided((2, 3), (3, 1))
-    last_call = LastCall.of(describe((x,), {}, integration), integration)
-    assert last_call.recognise((x,), {}) is not None
+        last_call = LastCall.of(describe((x,), {}, integration), integration)
+        assert last_call.recognise((x,), {}) is not None
     with torch.inference_mode(inference):
         x.add_(1.0)
         assert last_call.recognise((x,), {}) is not None
@@ -217,7 +217,7 @@ def test_a_call_is_known_by_its_tensors_looks_of_now(torch, integration, inferen
         assert last_call.recognise((x,), {}) is None
         x.t_()
         assert last_call.recognise((x,), {}) is not None
-    assert last_call.recognise((1.0,), {}) is None
+        assert last_call.recognise((1.0,), {}) is None
 
 
 def _packed(integration, tensor):

@@ -70,13 +70,13 @@ def test_views_from_before_are_refused(made):
 
 
 def test_whoever_asks_here_is_told_by_the_error_of_ours(made, integration):
-    """An argument, an array that a function reads, arrays by their marks."""
+    """An argument, an array that a function reads, arrays by their versions."""
     storage, tensor = made
     storage.revoke("a later step() began")
     for ask in (
         lambda: integration.look(tensor).checked(),
         lambda: integration.look(tensor[1:]).checked(),
-        lambda: integration.marks([torch.ones(2), tensor]),
+        lambda: integration.versions([torch.ones(2), tensor]),
     ):
         with pytest.raises(StaleOutput, match=r"a later step\(\) began"):
             ask()
@@ -111,7 +111,6 @@ def test_errors_that_are_not_of_staleness_pass(integration):
     )
     for ask in (
         lambda: integration.look(mine).layout,
-        lambda: integration.marks([mine]),
         lambda: integration.look(mine).span,
     ):
         with pytest.raises(RuntimeError, match=r"^out of order"):

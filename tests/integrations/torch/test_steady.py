@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from types import SimpleNamespace
 
@@ -9,11 +10,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from sapwood.integrations.torch import witness  # noqa: E402
+from sapwood import _fast  # noqa: E402
 from sapwood.tree.call.signature import (  # noqa: E402
-    Likeness,
     Whereabouts,
     describe,
+    probe_of,
 )
 from sapwood.tree.choose.function_cache import ambient_arrays  # noqa: E402
 from sapwood.tree.guards import Surveyor  # noqa: E402
@@ -116,19 +117,20 @@ def changes(way, kind):
     return way
 
 
-@pytest.fixture(params=["torch's guards", "without them"])
+@pytest.fixture(params=["in C", "in Python"])
 def told(request, monkeypatch):
-    """Have torch's guards asked, or done without."""
-    if request.param == "without them":
-        monkeypatch.setattr(witness, "_is_truthful", lambda: False)
-    elif not witness._is_truthful():
-        pytest.skip("this torch has no such guards")
+    """Have tensors looked at so."""
+    if request.param == "in Python":
+        monkeypatch.setattr(_fast, "native", lambda: None)
+    elif _fast.native() is None:
+        pytest.skip("nothing in C here")
 
 
 def _holds(integration, tensors):
     """Return what says whether tensors look as these do now."""
-    likeness, layouts = Likeness(), [integration.look(x).layout for x in tensors]
-    return lambda values: likeness.holds(values, layouts, integration)
+    layouts = [integration.look(x).layout for x in tensors]
+    probe = probe_of(tensors, layouts, integration)
+    return lambda values: probe(values) is not None
 
 
 @pytest.mark.usefixtures("told")
@@ -150,8 +152,8 @@ def test_other_looks_are_no_longer_those(integration, kind, changes):
 @pytest.mark.usefixtures("told")
 def test_no_tensors_are_as_they_were(integration):
     """There is something to ask all the same: tensors can change."""
-    assert not integration.settled
     assert _holds(integration, [])([])
+    assert not _holds(integration, [])([_made("tensor")])
 
 
 @pytest.mark.usefixtures("told")
@@ -195,10 +197,7 @@ def _recording(integration, fn):
     """Return what is asked of a recording of a function."""
     surveyor = Surveyor(lambda: fn, integration)
     ambient = surveyor.survey({"x": 1}).guards(lambda _: True)
-    slots = [slot.read() for slot in ambient.arrays]
-    where = Whereabouts()
-    where.others = integration.marks(slots)[1]
-    return SimpleNamespace(ambient=ambient, whereabouts=where), surveyor
+    return SimpleNamespace(ambient=ambient, whereabouts=Whereabouts()), surveyor
 
 
 def test_an_eager_region_that_gives_other_memory_is_noticed(integration, kind):
@@ -261,15 +260,40 @@ def test_what_is_changed_while_it_is_looked_at_is_another(integration):
 
     def hasty(arrays):
         weight.t_()
-        made = type(integration).steady(integration, arrays)
+        made = type(integration).probe(integration, arrays)
         weight.t_()
         return made
 
-    integration.steady = hasty
+    integration.probe = hasty
+    assert ambient_arrays(node, integration) is None
+    del integration.probe
     assert ambient_arrays(node, integration) is not None
-    del integration.steady
     weight.t_()
     assert ambient_arrays(node, integration) is None
+
+
+@pytest.mark.usefixtures("told")
+def test_a_probe_tells_the_same_tensors_from_their_like(integration):
+    """Where those are is the very list that it has; others' places are another."""
+    tensors = [_made("trained"), _made("tensor")]
+    probe = integration.probe(tensors)
+    assert [*probe.lows] == [each.data_ptr() for each in tensors]
+    assert probe(tensors) is probe.lows
+    others = [tensors[0], tensors[1].view(4, 4)]
+    assert [*probe(others)] == [*probe.lows]
+    assert probe(others) is not probe.lows
+    tensors[0].data = _made("tensor")
+    assert [*probe(tensors)] == [each.data_ptr() for each in tensors]
+
+
+def test_a_probe_is_of_the_mode_that_it_was_made_in(integration):
+    """What requires grad, and was computed, is no argument where grad is enabled."""
+    computed = _made("trained") * 2
+    with torch.no_grad():
+        last_call = LastCall.of(describe((computed,), {}, integration), integration)
+        assert last_call.recognise((computed,), {}) is not None
+    with torch.enable_grad(), contextlib.suppress(TypeError):
+        assert last_call.recognise((computed,), {}) is None
 
 
 # On a GPU.

@@ -501,22 +501,3 @@ def test_what_is_tuned_is_looked_into(look, change):
     assert guards.match() is not None
     change(kernel, wide)
     assert guards.match() is None
-
-
-def test_whether_guards_are_truthful_is_found_out_under_any_mode():
-    """Whoever was there when it was asked first: the answer is the same."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.overrides import TorchFunctionMode
-
-    from sapwood.integrations.torch import witness
-
-    class Meddling(TorchFunctionMode):
-        def __torch_function__(self, func, types, args=(), kwargs=None):
-            del func, types, args, kwargs
-            raise TypeError
-
-    ask = witness._is_truthful.__wrapped__
-    alone = ask()
-    for mode in FakeTensorMode(), Meddling(), torch.device("meta"):
-        with mode:
-            assert ask() == alone

@@ -28,7 +28,9 @@ from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import (
     Files,
     Integration,
+    LayoutProbe,
     Look,
+    Probe,
     foreign_tensor,
     host_array,
     reach,
@@ -163,10 +165,10 @@ class CupyIntegration(Integration):
         end = Addr(at + layout.extent[1])
         return Look(layout, self._storage(array, end), Addr(at))
 
-    def steady(self, arrays: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
-        """Return what compares shapes, which may be assigned, and strides with them."""
+    def probe(self, arrays: Sequence[Any]) -> Probe:
+        """Return what compares layouts: of the same arrays, shapes may be assigned."""
         known = [*map(_shape, arrays)]
-        return lambda values: [*map(_shape, values)] == known
+        return LayoutProbe(self, arrays, lambda same: [*map(_shape, same)] == known)
 
     def _storage(self, array: Any, end: Addr) -> Storage:
         """Return the storage that the array views, which reaches to an address."""

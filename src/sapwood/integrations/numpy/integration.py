@@ -17,7 +17,9 @@ from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import (
     Files,
     Integration,
+    LayoutProbe,
     Look,
+    Probe,
     foreign_tensor,
     host_array,
     text_of,
@@ -59,7 +61,6 @@ def _load(plain: Any) -> Layout:
 class NumpyIntegration(Integration):
     """The adapter of one device's NumPy-API arrays."""
 
-    settled = True
     files = Files(tuple, _load, check)
 
     def __init__(self, device: Device) -> None:
@@ -86,9 +87,13 @@ class NumpyIntegration(Integration):
         """Return layout, storage and address."""
         return Look(array.layout, array.storage, Addr(array.address))
 
-    def versions(self, arrays: Sequence[Array]) -> list[int]:
-        """Return how often the storage of each array was written."""
-        return [each.storage.writes for each in arrays]
+    def versions(self, arrays: Sequence[Array]) -> list[tuple[Any, int]]:
+        """Return where each array is, and how often its storage was written."""
+        return [(each.address, each.storage.writes) for each in arrays]
+
+    def probe(self, arrays: Sequence[Array]) -> Probe:
+        """Return what compares layouts, but of the same arrays: those stay."""
+        return LayoutProbe(self, arrays)
 
     def make(self, layout: Layout, storage: Storage, address: Addr) -> Array:
         """Return an array of that layout."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from sapwood import _fast
 from sapwood.integrations.torch.exchange import exchange_table, looks_of_tensors
 from sapwood.integrations.torch.layout import (
     CONJUGATE,
@@ -28,16 +29,15 @@ from sapwood.integrations.torch.layout import (
 )
 from sapwood.integrations.torch.modes import MODES
 from sapwood.integrations.torch.storages import Storages, tensor_over
-from sapwood.integrations.torch.witness import Witness, witness_of
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import (
-    Exchange,
     Integration,
     Kept,
+    LayoutProbe,
     Look,
     Made,
-    Marks,
+    Probe,
     text_of,
 )
 from sapwood.units import Addr, Size
@@ -105,29 +105,24 @@ class TorchIntegration(Integration):
             at = storage.address + array.storage_offset() * array.element_size()
         return Look(layout_of(array, at), storage, Addr(at))
 
-    def marks(self, arrays: Sequence[Any]) -> Marks:
-        """Return where tensors are, and where it matters, whether they require grad."""
-        wanted = _grad_enabled()
+    def probe(self, arrays: Sequence[Any]) -> Probe:
+        """Return what compares layouts, in C where torch lets it."""
+        native, table, made = _fast.native(), exchange_table(), None
+        if native is not None and table is not None:
+            quick, flags = looks_of_tensors() or ((), 0), (_FLAGS, _grad_enabled)
+            made = native.make_probe(table, *quick, *flags, (*arrays,))
+        return made or LayoutProbe(self, arrays, lambda _: False)
+
+    def versions(self, arrays: Sequence[Any]) -> list[tuple[Any, int]] | None:
+        """Return where tensors are, whether they require grad, and their versions.
+
+        Those made in inference mode have none.
+        """
         try:
-            return [*map(_where, arrays)], [*map(_wants, arrays)] if wanted else ()
+            return [((_where(each), _wants(each)), each._version) for each in arrays]
         except RuntimeError:
-            self._check_stale(arrays)
-            raise
-
-    def steady(self, arrays: Sequence[Any]) -> Witness | None:
-        """Return torch's guards of what tensors look like, where it has any."""
-        return witness_of(arrays)
-
-    def _check_stale(self, arrays: Sequence[Any]) -> None:
-        """Raise `StaleOutput` where torch has refused one for that."""
-        for array in arrays:
-            self.storages_of.of(array).check()
-
-    def versions(self, arrays: Sequence[Any]) -> list[int] | None:
-        """Return the versions of tensors; those made in inference mode have none."""
-        try:
-            return [each._version for each in arrays]
-        except RuntimeError:
+            for array in arrays:
+                self.look(array).checked()
             return None
 
     def make(self, layout: Layout, storage: Storage, address: Addr) -> Any:
@@ -193,14 +188,6 @@ class TorchIntegration(Integration):
             return None
         first = self._over(layout, theirs, offset)
         return partial(_tensor_like, first, layout.shape, layout.strides, 0)
-
-    def exchange(self) -> Exchange | None:
-        """Return how C looks at tensors of a GPU; None before torch 2.10."""
-        table = exchange_table()
-        if table is None or not self._on_cuda or self.place.index is None:
-            return None
-        quick, inside = looks_of_tensors() or ((), 0)
-        return Exchange(table, self.place.index, _FLAGS, quick, inside)
 
 
 def _is_dense(layout: Layout) -> bool:

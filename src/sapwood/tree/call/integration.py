@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
+from operator import call, is_
 from sys import getrefcount
 from typing import Any, Final, NamedTuple, Protocol, Self
+from weakref import ref
 
 from sapwood.driver.streams import Stream
 from sapwood.memory.storage import Storage
@@ -119,26 +121,60 @@ _COUNTING: Final = _held_once() - 1
 """References that counting makes itself."""
 
 
-Marks = tuple[Sequence[int], Sequence[object]]
-"""Where some arrays are, and what else may change about them."""
+class Probe(Protocol):
+    """Says of arrays, again and again, whether they look as some did, and where.
 
-
-class Exchange(NamedTuple):
-    """How C looks at a framework's arrays on the GPU of a number.
-
-    ``table`` is the address of the framework's DLPackExchangeAPI, of DLPack 1.3.
-    ``flags`` are attributes, and whether they are called, that tell arrays apart which
-    look alike there; the first says whether one requires grad. ``quick`` are addresses
-    of what writes where the bytes of an array are, its dimensions, shape, strides, and
-    the number of its dtype, in turn, and returns 0: each takes a pointer ``inside``
-    bytes behind the array's own, and that to write to. Without any it is empty.
+    ``lows`` is where the bytes of those began.
     """
 
-    table: int
-    ordinal: int
-    flags: tuple[tuple[str, bool], ...]
-    quick: tuple[int, ...] = ()
-    inside: int = 0
+    @property
+    def lows(self) -> Sequence[Addr]: ...
+
+    def __call__(self, arrays: Sequence[Any], /) -> Sequence[Addr] | None:
+        """Return where as many arrays begin; None where one has another layout.
+
+        ``lows`` itself where they are the same objects, and where they were. Values
+        that are no arrays have another layout. May raise `StaleOutput`.
+        """
+        ...
+
+
+class LayoutProbe:
+    """Compares layouts, but for the same objects that a test finds ``steady``.
+
+    That tells of the same objects whether they have been given another layout, or
+    other memory; without any, they cannot.
+    """
+
+    __slots__ = ("_integration", "_layouts", "_references", "_steady", "lows")
+
+    def __init__(
+        self,
+        integration: Integration,
+        arrays: Sequence[Array],
+        steady: Callable[[Sequence[Array]], bool] | None = None,
+    ) -> None:
+        looks = [*map(integration.look, arrays)]
+        self._integration, self._steady = integration, steady
+        self._layouts = [look.layout for look in looks]
+        self._references = [*map(ref, arrays)]
+        self.lows: Sequence[Addr] = [look.low for look in looks]
+
+    def __call__(self, arrays: Sequence[Any], /) -> Sequence[Addr] | None:
+        """Return where arrays begin, as a `Probe` does."""
+        references = self._references
+        if len(references) != len(arrays):
+            return None
+        same = all(map(is_, map(call, references), arrays))
+        if same and (self._steady is None or self._steady(arrays)):
+            return self.lows
+        if not all(map(self._integration.is_array, arrays)):
+            return None
+        looks = [self._integration.look(array).checked() for array in arrays]
+        if [look.layout for look in looks] != self._layouts:
+            return None
+        lows = [look.low for look in looks]
+        return self.lows if same and lows == self.lows else lows
 
 
 def _unkept(layout: Any) -> Any:
@@ -168,10 +204,8 @@ class Integration(Protocol):
     """One framework's arrays, as the tree needs them.
 
     What is written out here holds for frameworks that have nothing to say of it.
-    ``settled``: no array can be given another shape, strides or dtype.
     """
 
-    settled: bool = False
     files: Files = Files()
 
     def is_array(self, value: object) -> bool:
@@ -193,26 +227,14 @@ class Integration(Protocol):
         """Return what an array looks like, and where; also of one that is stale."""
         ...
 
-    def marks(self, arrays: Sequence[Array]) -> Marks | None:
-        """Return what may change about arrays that stay the same objects.
+    def probe(self, arrays: Sequence[Array]) -> Probe:
+        """Return what says of arrays whether they look as these, and where they are."""
+        ...
 
-        None where nothing may.
-        """
-        del arrays
-        return None
+    def versions(self, arrays: Sequence[Array]) -> list[tuple[Any, int]] | None:
+        """Return, of each array, its place and how often it was written.
 
-    def versions(self, arrays: Sequence[Array]) -> list[int] | None:
-        """Return how often each array was written; None where nobody counts that."""
-        del arrays
-        return None
-
-    def steady(
-        self, arrays: Sequence[Array]
-    ) -> Callable[[Sequence[Array]], bool] | None:
-        """Return what says of as many values that they look like these, if any.
-
-        Guards took them for arrays like these. Asked by every call, it need only tell
-        what may be assigned to an array; and it may deny it of arrays that are alike.
+        None where nobody counts that.
         """
         del arrays
         return None
@@ -254,10 +276,6 @@ class Integration(Protocol):
         None where it would be none like it, or where the framework has no memory.
         """
         del layout, address, size, room
-        return None
-
-    def exchange(self) -> Exchange | None:
-        """Return how C looks at arrays; None where it cannot."""
         return None
 
 

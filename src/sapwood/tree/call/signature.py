@@ -8,46 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from operator import call, is_
+from operator import call
 from typing import Any, Final, NamedTuple
 from weakref import ref
 
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.integration import Array, Integration, Marks
+from sapwood.tree.call.integration import Array, Integration, Probe
 from sapwood.tree.nests.containers import constant_key, taken_apart
 from sapwood.units import Addr
 
 
-class Likeness:
-    """Says of arrays, again and again, whether they have the same layouts."""
+def probe_of(
+    arrays: Sequence[Array], layouts: Sequence[Hashable], integration: Integration
+) -> Probe | None:
+    """Return what says whether arrays have these layouts; None where these have not.
 
-    __slots__ = ("_witness",)
-
-    def __init__(self) -> None:
-        self._witness: Callable[[Sequence[Any]], bool] | None = None
-
-    def holds(
-        self,
-        arrays: Sequence[Array],
-        layouts: Sequence[Hashable],
-        integration: Integration,
-    ) -> bool:
-        """Return whether arrays that had these layouts once, or their like, have them.
-
-        Raises `StaleOutput`.
-        """
-        if integration.settled or (self._witness and self._witness(arrays)):
-            return True
-        made = integration.steady(arrays)
-        pairs = zip(arrays, layouts, strict=True)
-        if any(integration.look(x).checked().layout != layout for x, layout in pairs):
-            return False
-        # The witness was made before the layouts were compared, and is asked behind
-        # that: if another thread reshaped an array in between, it would stand for the
-        # wrong shape.
-        if made is not None and made(arrays):
-            self._witness = made
-        return True
+    Raises `StaleOutput`.
+    """
+    made = integration.probe(arrays)
+    if [integration.look(each).checked().layout for each in arrays] != [*layouts]:
+        return None
+    # What another thread changes meanwhile, no probe is to stand for.
+    return None if made(arrays) is None else made
 
 
 class Place(NamedTuple):
@@ -186,70 +168,59 @@ def look(arrays: Sequence[Array], integration: Integration) -> Arrays:
 
 
 class Whereabouts:
-    """Where some arrays are, remembered for as long as they are the same objects.
+    """Where arrays of certain layouts are, remembered for as long as they are there.
 
-    They are held weakly, and so are their storages: that of an array which somebody
-    else allocated may go before it. ``others`` is what else than addresses marked
-    them when they were recorded, where that may change; ``marks`` is all that marked
-    them when they were looked at last. ``likeness`` is asked besides: guards know an
-    array that stays the same object, whatever shape it is given.
+    Their storages are held weakly: one of an array which somebody else allocated may go
+    before it.
     """
 
-    __slots__ = ("_seen", "likeness", "marks", "others")
+    __slots__ = ("_probe", "_seen")
 
     def __init__(self) -> None:
-        self._seen: _Seen | None = None
-        self.likeness = Likeness()
-        self.others: Sequence[object] = ()
-        self.marks: Marks | None = None
+        self._probe: Probe | None = None
+        self._seen: tuple[Any, Sequence[Callable[[], Any]], Arrays] | None = None
+
+    def lows(
+        self,
+        arrays: Sequence[Array],
+        layouts: Sequence[Hashable],
+        integration: Integration,
+    ) -> Sequence[Addr] | None:
+        """Return where each array begins; None where they have not these layouts.
+
+        Raises `StaleOutput`.
+        """
+        probe = self._probe
+        if probe is None:
+            self._probe = made = probe_of(arrays, layouts, integration)
+            return None if made is None else made(arrays)
+        lows = probe(arrays)
+        if lows is None:
+            for array in arrays:
+                integration.look(array).checked()
+        return lows
 
     def look(
         self,
         arrays: Sequence[Array],
-        integration: Integration,
         layouts: Sequence[Hashable],
+        integration: Integration,
     ) -> Arrays | None:
-        """Return what `look` does; None where an array is otherwise than it was."""
-        self.marks = marks = integration.marks(arrays)
-        if marks is not None and marks[1] != self.others:
+        """Return what `look` does; None where they have not these layouts."""
+        lows = self.lows(arrays, layouts, integration)
+        if lows is None:
             return None
-        if not self.likeness.holds(arrays, layouts, integration):
-            return None
-        seen = self._seen
-        if seen is not None and seen.are_there(arrays, marks):
-            storages = [*map(call, seen.storages)]
-            if None not in storages:
-                return Arrays(arrays, storages, seen.lows, seen.sharing)
+        if self._seen is not None and self._seen[0] == lows:
+            _, references, (_, _, starts, sharing) = self._seen
+            storages = [*map(call, references)]
+            # Where one storage lies, as long as it lives, lies no other.
+            if all(each is not None and each.stale is None for each in storages):
+                return Arrays(arrays, storages, starts, sharing)
         found = look(arrays, integration)
-        # One assignment: an interrupt between several would leave the new arrays with
-        # the old addresses.
-        self._seen = _Seen(
-            [ref(array) for array in arrays],
-            () if marks is None else marks[0],
-            [ref(storage) for storage in found.storages],
-            found.lows,
-            found.sharing,
-        )
+        # All at once: what is interrupted in between would be taken for the same.
+        kept = Arrays((), (), found.lows, found.sharing)
+        self._seen = lows, [*map(ref, found.storages)], kept
         return found
-
-
-class _Seen(NamedTuple):
-    """What was found at a look: the arrays, what marked them, and where they were."""
-
-    arrays: Sequence[Callable[[], Any]]
-    addresses: Sequence[int]
-    storages: Sequence[Callable[[], Any]]
-    lows: Sequence[Addr]
-    sharing: Any
-
-    def are_there(self, arrays: Sequence[Array], marks: Marks | None) -> bool:
-        """Return whether arrays are these, by what marks them, or else one by one."""
-        if marks is not None:
-            # Two living storages never have one address, so addresses tell them apart.
-            return marks[0] == self.addresses
-        if len(self.arrays) != len(arrays):
-            return False
-        return all(map(is_, map(call, self.arrays), arrays))
 
 
 def _grouped(

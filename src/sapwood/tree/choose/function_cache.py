@@ -40,7 +40,7 @@ def ambient_arrays(node: Node, integration: Integration) -> Arrays | None:
         return None
     if not found:
         return NONE
-    return node.whereabouts.look(found, integration, node.ambient.layouts)
+    return node.whereabouts.look(found, node.ambient.layouts, integration)
 
 
 class FunctionCache:

@@ -173,7 +173,7 @@ def _taken(scene: _Lent, capture: Capture) -> Taken:
 
 
 def _built(scene: _Lent, taken: Taken) -> Recorded:
-    order, owner, integration = scene.order, scene.owner, scene.integration
+    order, owner = scene.order, scene.owner
     captured, session = taken.captured, taken.captured.session
     if owner.short:
         _check_room(scene, taken)
@@ -189,11 +189,9 @@ def _built(scene: _Lent, taken: Taken) -> Recorded:
     drawing = _drawn(scene, taken, outputs)
     if error is None:
         _check(outputs, scene, taken)
-    marks = integration.marks(scene.read.arrays)
     outcome = concluded(error, warm, session, outputs)
     with unrepeated(outcome):
         node = build(drawing, scene.range, scene.device)
-    node.whereabouts.others = () if marks is None else marks[1]
     return Recorded(node, scene.read, tuple(change.slot for change in bound), outcome)
 
 

@@ -456,7 +456,6 @@ class _Parts:
         self, graph: GraphHandle, shown: Any, *, last: bool
     ) -> tuple[Node, list[tuple[Slot, Array]], list[Storage]]:
         """Return a node of what was captured, what it binds, and what outlives it."""
-        integration = self.recordings.integration
         self._put_back()
         with self.holding:
             if self.capturer is not None:
@@ -472,9 +471,6 @@ class _Parts:
                 self.unfit = "an array outlives its part that did not in the warm-up"
             drawing = self._drawing(graph, outputs, made, last=last)
             node = build(drawing, self.ranges[-1], self.device)
-        with self.outside():
-            marks = integration.marks(self.arrays.arrays)
-        node.whereabouts.others = () if marks is None else marks[1]
         return node, bound, new
 
     def _save(self, node: Node) -> None:

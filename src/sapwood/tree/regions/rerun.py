@@ -155,10 +155,10 @@ class Begun:
         self._saved: list[Preserved] = []
         self._watched: Sequence[Array] = ()
         self._integration: Any = None
-        self._versions: Sequence[int] | None = None
+        self._versions: Sequence[tuple[Any, int]] | None = None
         self._looks: Any = []
         self._containers: Sequence[tuple[Any, Items]] = ()
-        self._stamps: Sequence[int] | None = None
+        self._stamps: Sequence[tuple[Any, int]] | None = None
         self._last = False
         self._rewind = device.framework.chance()
         self.save(storages)
@@ -206,18 +206,14 @@ class Begun:
         """
         things = taken_apart(nest, integration.is_array)[2] if nest else ()
         self._containers = [(each, contents_of(each)) for each in things]
-        versions = None if few else integration.versions(arrays)
-        if versions is None:
-            self.save(read)
         self._watched, self._integration = arrays, integration
-        self._versions = versions
-        self._looks = self._looked()
+        self._versions = None if few else integration.versions(arrays)
+        if self._versions is None:
+            self.save(read)
+            self._looks = self._looked()
 
     def _looked(self) -> Any:
-        integration, arrays = self._integration, self._watched
-        if self._versions is None:
-            return [seen(each, integration) for each in arrays]
-        return integration.marks(arrays)
+        return [seen(each, self._integration) for each in self._watched]
 
     def save_result(self, result: Any, integration: Integration) -> None:
         """Save what an eager region has returned, and a part is about to write."""
@@ -289,14 +285,15 @@ class Begun:
 
         What one wrote that is saved differs when the function comes to it again.
         """
-        if self.lost or self._looked() != self._looks:
+        if self.lost:
             return False
         if self._versions is None:
-            return True
+            return bool(self._looked() == self._looks)
         look, saved = self._integration.look, {*map(id, self.storages)}
         now = self._integration.versions(self._watched) or ()
+        # Where it is, and whether it was written.
         return all(
-            old == new or id(look(array).storage) in saved
+            old[0] == new[0] and (old[1] == new[1] or id(look(array).storage) in saved)
             for array, old, new in zip(self._watched, self._versions, now, strict=True)
         )
 

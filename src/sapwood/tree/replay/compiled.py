@@ -18,7 +18,7 @@ from weakref import ref
 
 from sapwood import _fast
 from sapwood.memory.storage import STREAM_EPOCH
-from sapwood.tree.call.integration import Made
+from sapwood.tree.call.integration import Made, Probe
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.nests.containers import Structure, unflatten
 from sapwood.tree.node.node import Node
@@ -124,40 +124,43 @@ def program_of(node: Node) -> Program:
     )
 
 
-def compiled(fast: FastReplay, arrays: Sequence[Any], found: Sequence[Any]) -> Any:
+def compiled(fast: FastReplay, given: Probe, read: Probe) -> Any:
     """Return a fast replay in C, as things are now; None where there can be none.
 
-    ``arrays`` are those of a call that fits, ``found`` those that it read. What is
+    The probes are of the arrays of a call that fits, and of those that it read. What is
     returned is called with such arguments and gives the result, or `MISS`; what it has
     ``noted()`` is, in turn, when each replay since the last time began, and how long it
     took, in nanoseconds.
     """
-    native, node, last_call = _fast.native(), fast.node, fast.last_call
-    exchange, stream = fast.recordings.integration.exchange(), fast.stream()
-    slots = fast.bindings.plan()
-    if native is None or exchange is None or stream is None or slots is None:
+    native, node, stream = _fast.native(), fast.node, fast.stream()
+    slots, device = fast.bindings.plan(), fast.recordings.device
+    if native is None or stream is None or slots is None:
+        return None
+    if not type(given) is type(read) is native.Probe or not all(given.lows):
         return None
     if not _is_plain(fast) or (lent := node.exec.lend()) is None:
         return None
     words = [
         tuple(lent.words.get(i + 1, ())) if i in node.aimed else ()
-        for i in range(len(last_call.lows))
+        for i in range(len(given.lows))
     ]
     if any(i in node.aimed and not each for i, each in enumerate(words)):
         return None
     entry = lent.native
     nodes = tuple((each.node, each.params) for each in entry.copies)
-    raw = fast.recordings.device.driver.raw_stream(stream.handle)
+    ordinal = device.driver.abilities.ordinal
+    raw = device.driver.raw_stream(stream.handle)
     numbers = (
-        *(exchange.table, exchange.ordinal, raw, entry.launch, entry.set_params),
-        *(entry.context_of, entry.exec_, entry.context, nodes),
-        *(exchange.quick, exchange.inside, lent),
+        *(ordinal, raw, entry.launch, entry.set_params),
+        *(entry.context_of, entry.exec_, entry.context, nodes, lent),
     )
-    spec = (
-        *(MISS, *_conditions(fast, words), *_deeds(fast, slots)),
-        *(numbers, exchange.flags, _which(node, len(arrays)), _rivals(fast)),
+    conditions = _conditions(fast, words, (given, read))
+    return native.compile_replay(
+        (
+            *(MISS, *conditions, *_deeds(fast, slots), numbers),
+            *(_which(node, len(words)), _rivals(fast)),
+        )
     )
-    return native.compile_replay(spec, (*arrays, *found))
 
 
 def _is_plain(fast: FastReplay) -> bool:
@@ -165,8 +168,6 @@ def _is_plain(fast: FastReplay) -> bool:
     last_call, node, program = fast.last_call, fast.node, fast.program
     return (
         last_call.flat
-        and all(last_call.lows)
-        and fast.marks is not None
         and not node.ambient.aliasing.ids
         and (fast.kept is not None or not (program.made or program.flown))
         and fast.recordings.before_call is None
@@ -175,15 +176,15 @@ def _is_plain(fast: FastReplay) -> bool:
 
 
 def _conditions(
-    fast: FastReplay, words: Sequence[tuple[tuple[int, int], ...]]
+    fast: FastReplay,
+    words: Sequence[tuple[tuple[int, int], ...]],
+    probes: tuple[Probe, Probe],
 ) -> tuple[Any, ...]:
     """Return what must be as it was: `enum place` of C, from `STATE` on."""
-    node, last_call, kept = fast.node, fast.last_call, fast.kept
-    device, (addresses, wants) = fast.recordings.device, fast.marks or ((), ())
+    node, kept, device = fast.node, fast.kept, fast.recordings.device
     fixed = {i for i, _ in node.fixed}
-    given = zip(last_call.references, last_call.lows, fast.spans.lengths, strict=True)
     return (
-        (ref(fast), fast.epoch, fast.marks),
+        (ref(fast), fast.epoch),
         STREAM_EPOCH,
         node.ambient.program,
         (device.lock.acquire, device.lock.release, device.is_mine),
@@ -192,11 +193,11 @@ def _conditions(
         fast.stream,
         device.pages,
         (node.clobbers & ~fast.own if kept else node.clobbers, node.clobbers),
-        tuple((*each, i in fixed, words[i]) for i, each in enumerate(given)),
+        tuple((x, i in fixed, words[i]) for i, x in enumerate(fast.spans.lengths)),
         (fast.spans.starts, fast.spans.ends) if node.watches_overlap else ((), ()),
         node.ambient.program.read,
-        (tuple(addresses), tuple(wants)),
-        # By id: a reference from this tuple would be counted as somebody's use.
+        probes,
+        # By number: one more reference to them would count.
         (tuple(map(id, kept.held)), tuple(kept.uses)) if kept else ((), ()),
         (kept.count, tuple(kept.numbers), tuple(kept.others))
         if kept

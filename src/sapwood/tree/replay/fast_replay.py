@@ -17,7 +17,7 @@ from weakref import ref
 from sapwood._fast.state import ReplayState
 from sapwood.driver.streams import Stream
 from sapwood.memory.storage import STREAM_EPOCH, Storage
-from sapwood.tree.call.integration import Kept
+from sapwood.tree.call.integration import Kept, LayoutProbe, Probe
 from sapwood.tree.call.signature import NONE, Arrays, Whereabouts
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.node.node import Node
@@ -63,11 +63,8 @@ class FastReplay(ReplayState):
         self.last_call, self.node, self.recordings = last_call, node, recordings
         node.ambient.program.write()
         self.stream = ref(recordings.device.stream())
-        self.marks = recordings.integration.marks(ambient.arrays)
         self._ambient_lows = ambient.lows
         self._whereabouts = Whereabouts()
-        if self.marks is not None:
-            self._whereabouts.others = self.marks[1]
         self.guard_epoch = node.ambient.program.epoch
         self._seen: Sequence[Addr] | None = None
         self.stream_epoch = self._aims = -1
@@ -174,15 +171,17 @@ class FastReplay(ReplayState):
         self._rest -= 1
         if self._rest or (self.node.ferries and not self.copies()):
             return False
+        if isinstance(self.last_call.probe, LayoutProbe):
+            return False  # nor is there one in C
         longer = min(2 * self._pause, _PAUSE_AT_MOST)
         self._pause = 1 if self._played >= _MANY else longer
         self._rest, self._played = self._pause, 0
         before = self.compiled
-        made = compiled(self, arrays, found)
-        # C takes the present state for the recorded one. If another thread changed
-        # something since the replay above, C would replay for what does not fit.
-        alike = made is not None and self._look_alike(arrays, found)
-        self.compiled = made if alike else None
+        probe = self.recordings.integration.probe
+        probes = probe(arrays), probe(found)
+        # What another thread changed meanwhile, C is not to take for as it was.
+        alike = self._look_alike(arrays, found, *probes)
+        self.compiled = compiled(self, *probes) if alike else None
         return self.compiled is not before
 
     def _are_those(self, arrays: Sequence[Any]) -> bool:
@@ -193,14 +192,21 @@ class FastReplay(ReplayState):
         reached = [each() for each in ambient.program.latest]
         return ambient.aliasing.among(arrays, reached) == which
 
-    def _look_alike(self, arrays: Sequence[Any], found: Sequence[Any]) -> bool:
-        alike, integration = self._whereabouts.likeness, self.recordings.integration
+    def _look_alike(
+        self, arrays: Sequence[Any], found: Sequence[Any], given: Probe, read: Probe
+    ) -> bool:
+        """Return whether probes are of arrays that the recording fits, where they are.
+
+        These are of a call that it fitted.
+        """
+        lows = self.last_call.whereabouts(arrays)
         return (
-            self.last_call.whereabouts(arrays) is not None
+            lows is not None
+            and [*given.lows] == [*lows]
+            and self._fits(lows)
             and self._are_those(arrays)
-            and (
-                not found or alike.holds(found, self.node.ambient.layouts, integration)
-            )
+            and self._is_there(found)
+            and (not found or [*read.lows] == [*(self._seen or ())])
         )
 
     def noted(self) -> tuple[list[int], list[int]]:
@@ -216,27 +222,20 @@ class FastReplay(ReplayState):
             return False
         return not node.watches_overlap or self.spans.are_apart(lows)
 
-    def _is_there(self, found: list[Any]) -> bool:
+    def _is_there(self, found: Sequence[Any]) -> bool:
         """Return whether the arrays that the function reads are as they were."""
         if not found:
             return True
-        node, integration = self.node, self.recordings.integration
-        program, marks = node.ambient.program, integration.marks(found)
-        if marks is not None and program.epoch == self.guard_epoch:
-            alike = self._whereabouts.likeness
-            return marks == self.marks and alike.holds(
-                found, node.ambient.layouts, integration
-            )
-        # The arrays may be others than last time. They are looked at once in full, and
-        # from then on by their marks, or without marks by their identity.
-        ambient = self._read(found)
-        if ambient is None:
+        ambient, integration = self.node.ambient, self.recordings.integration
+        lows = self._whereabouts.lows(found, ambient.layouts, integration)
+        epoch = ambient.program.epoch
+        if lows is None or (lows == self._seen and epoch == self.guard_epoch):
+            return lows is not None
+        # They may be others: looked at once, and from then on by where each is.
+        read = self._read(found)
+        if read is None or [*read.lows] != [*self._ambient_lows]:
             return False
-        if ambient.lows is not self._seen or program.epoch != self.guard_epoch:
-            if [*ambient.lows] != [*self._ambient_lows]:
-                return False
-            self._seen, self.marks = ambient.lows, self._whereabouts.marks
-            self.guard_epoch, self.stream_epoch = program.epoch, -1
+        self._seen, self.guard_epoch, self.stream_epoch = lows, epoch, -1
         return True
 
     def _order(self, given: Arrays, found: list[Any], stream: Stream) -> bool:
@@ -262,7 +261,7 @@ class FastReplay(ReplayState):
 
     def _read(self, found: Sequence[Any]) -> Arrays | None:
         integration, layouts = self.recordings.integration, self.node.ambient.layouts
-        return self._whereabouts.look(found, integration, layouts)
+        return self._whereabouts.look(found, layouts, integration)
 
     def _is_free(self) -> bool:
         """Return whether no page that the replay clobbers is live for others."""

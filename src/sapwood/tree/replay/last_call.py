@@ -8,15 +8,13 @@ remembered weakly. A call that is not plainly the same is described in full.
 from __future__ import annotations
 
 import itertools
-import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
-from operator import call, is_
+from dataclasses import dataclass
 from typing import Any, Final
 
-from sapwood.tree.call.integration import Integration, Marks
-from sapwood.tree.call.signature import Arrays, Call, Likeness
+from sapwood.tree.call.integration import Integration, Probe
+from sapwood.tree.call.signature import Arrays, Call, probe_of
 from sapwood.tree.nests.containers import container_of, is_shared
 from sapwood.units import Addr
 
@@ -34,13 +32,10 @@ class LastCall:
     key: Hashable
     structure: Any
     positions: Sequence[int]
-    layouts: Sequence[Hashable]
     constants: Sequence[tuple[int, Any]]
+    probe: Probe
     lows: Sequence[Addr]
-    references: Sequence[Callable[[], Any]]
-    marks: Marks | None
     flat: bool
-    likeness: Likeness = field(default_factory=Likeness)
 
     @classmethod
     def of(cls, seen: Call, integration: Integration) -> LastCall | None:
@@ -53,16 +48,18 @@ class LastCall:
             return None
         if not _are_apart(seen.structure, arrays):
             return None
+        layouts, given = [parts[i] for i in seen.positions], seen.given
+        probe = probe_of(given.arrays, layouts, integration)
+        if probe is None or [*probe.lows] != [*given.lows]:
+            return None
         return cls(
             integration,
             seen.key,
             seen.structure,
             seen.positions,
-            [parts[i] for i in seen.positions],
             constants,
-            [*seen.given.lows],
-            [*map(weakref.ref, seen.given.arrays)],
-            integration.marks(seen.given.arrays),
+            probe,
+            probe.lows,
             flat=seen.is_flat and not seen.kwargs and not constants,
         )
 
@@ -117,12 +114,12 @@ class LastCall:
 
     def whereabouts(self, arrays: Sequence[Any]) -> Sequence[Addr] | None:
         """Return where arrays are, `lows` for the same ones; None if not alike."""
-        if all(map(is_, map(call, self.references), arrays)):
-            marks = self.integration.marks(arrays)
-            if marks == self.marks:
-                alike = self.likeness.holds(arrays, self.layouts, self.integration)
-                return self.lows if alike else None
-        return self._moved(arrays)
+        lows = self.probe(arrays)
+        if lows is None or lows is self.lows:
+            return lows
+        for array in arrays:
+            self.integration.refuse(array)
+        return lows
 
     def given(self, arrays: Sequence[Any], lows: Sequence[Addr]) -> Arrays | None:
         """Return arrays with their storages; None where two of them share one.
@@ -133,24 +130,6 @@ class LastCall:
         if lows is not self.lows and len(set(storages)) < len(storages):
             return None
         return Arrays(arrays, storages, lows, None)
-
-    def _moved(self, arrays: Sequence[Any]) -> list[Addr] | None:
-        """Return where the arrays are, if those that are others look the same."""
-        lows: list[Addr] = list(self.lows)
-        look, layouts = self.integration.look, self.layouts
-        for k, (reference, array) in enumerate(
-            zip(self.references, arrays, strict=True)
-        ):
-            # Even the same object, if its shape can be assigned to.
-            if reference() is not array or not self.integration.settled:
-                self.integration.refuse(array)
-                if not self.integration.is_array(array):
-                    return None
-                seen = look(array).checked()
-                if seen.layout != layouts[k]:
-                    return None
-                lows[k] = seen.low
-        return lows
 
 
 def _are_apart(structure: Any, arrays: AbstractSet[int]) -> bool:
