@@ -280,4 +280,7 @@ def lend(runtime: Runtime) -> None:
     Nothing is patched, as where a framework captures by itself: all is copied.
     """
     recordings = runtime._recordings
-    recordings.integration, recordings.patch_from = _Looked(runtime), _NEVER
+    recordings.integration = looked = _Looked(runtime)
+    recordings.patch_from = _NEVER
+    framework: Any = recordings.device.framework
+    framework.copier = lambda *given: looked.copier(*given)

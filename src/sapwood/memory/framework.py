@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Self
 from weakref import WeakValueDictionary
@@ -17,7 +17,7 @@ from sapwood.driver.api import Driver, StreamHandle
 from sapwood.driver.streams import Queue, Stream, current_stream
 from sapwood.errors import DriverError, InternalError
 from sapwood.memory.storage import Storage
-from sapwood.units import Size
+from sapwood.units import Addr, Size
 
 Allocate = Callable[[Size], Storage]
 """`Device.allocate`, or what stands in for it."""
@@ -91,6 +91,25 @@ class Framework:
         library itself does neither.
         """
         return False
+
+    def copier(
+        self, layout: Any, address: Addr, size: Size, room: Callable[[], bool]
+    ) -> Callable[[], Any] | None:
+        """Return what copies an array that is all of some bytes, by the framework.
+
+        Where the framework has no memory for it, ``room`` makes some, if it can.
+
+        None where it would be none like it, or where the framework has no memory.
+        """
+        del layout, address, size, room
+        return None
+
+    def remembered(self) -> Iterable[object]:
+        """Return what the framework has kept for calls to come, that ops may use.
+
+        Arrays of the memory in there, and whatever else is to live as long as they.
+        """
+        return ()
 
     def prime(self) -> None:
         """Make what this thread needs once, and cannot make in a capture."""

@@ -7,7 +7,7 @@ CuPy and the libraries behind it choose kernels by that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -21,7 +21,6 @@ from cupy._core import _routines_linalg
 from sapwood.errors import MisuseError
 from sapwood.integrations.cupy.array import Array
 from sapwood.integrations.cupy.memory import Foreign, Memory, Place, pointer
-from sapwood.integrations.cupy.plans import plans
 from sapwood.integrations.cupy.random import Generator
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
@@ -131,10 +130,6 @@ class CupyIntegration(Integration):
     def is_array(self, value: object) -> bool:
         """Return whether ``value`` is an array of CuPy's."""
         return type(value) in _KINDS
-
-    def remembered(self) -> Iterable[object]:
-        """Return the plans of cuFFT that there are, and arrays of their memory."""
-        return plans()
 
     def surroundings(self) -> tuple[tuple[str, object], ...]:
         """Return what every function reads, by its path."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from typing import Any, Final
@@ -17,6 +17,7 @@ from sapwood.driver.streams import Queue, Stream
 from sapwood.integrations.cupy.capturing import replaced
 from sapwood.integrations.cupy.constants import load_kernels
 from sapwood.integrations.cupy.memory import allocator
+from sapwood.integrations.cupy.plans import plans
 from sapwood.integrations.cupy.products import load_blas
 from sapwood.memory.framework import Allocate, GuestFramework, GuestStream
 from sapwood.tree.record.host_data import MAKE_OUTSIDE, READ_OUTSIDE
@@ -80,6 +81,10 @@ class CupyFramework(GuestFramework):
         notice_askers()
         self._null: int = cupy.cuda.Stream.null.ptr
         self._outside, self._primed = threading.local(), threading.local()
+
+    def remembered(self) -> Iterable[object]:
+        """Return the plans of cuFFT that there are, and arrays of their memory."""
+        return plans()
 
     def default(self, driver: Driver, dropped: Queue) -> Stream:
         """Return CuPy's default stream."""

@@ -6,8 +6,6 @@ and those that replays return, which lie over this library's storages.
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
@@ -20,9 +18,7 @@ from sapwood.integrations.torch.exchange import exchange_table, looks_of_tensors
 from sapwood.integrations.torch.layout import (
     CONJUGATE,
     KINDS,
-    LEAF,
     NEGATIVE,
-    REQUIRES_GRAD,
     Layout,
     layout_of,
     refusal_of,
@@ -40,7 +36,7 @@ from sapwood.tree.call.integration import (
     Probe,
     text_of,
 )
-from sapwood.units import Addr, Size
+from sapwood.units import Addr
 
 _kinds = frozenset(KINDS)
 _FLAGS = (
@@ -138,28 +134,11 @@ class TorchIntegration(Integration):
             not array.is_leaf or array.grad is None
         )
 
-    def copier(
-        self, layout: Layout, address: Addr, size: Size, room: Callable[[], bool]
-    ) -> Callable[[], Any] | None:
-        """Return what makes clones of a plain, dense tensor that is all of its bytes.
-
-        They are torch's own, in memory of its pool.
-        """
-        count = functools.reduce(operator.mul, layout.shape, 1)
-        whole = count * layout.dtype.itemsize == size > 0
-        plain = self._on_cuda and whole and _is_plain(layout)
-        if not plain or not _is_dense(layout):
-            return None
-        theirs = torch._C._construct_storage_from_data_pointer(
-            address, self.place, size
-        )
-        return partial(_cloned, tensor_over(*layout[:3], theirs), room)
-
     def _over(self, layout: Layout, theirs: Any, offset: int) -> Any:
         """Return a tensor over a storage of torch's, so many bytes on."""
         first = offset // layout.dtype.itemsize
         tensor = tensor_over(*layout[:3], theirs, first)
-        return tensor if _is_plain(layout) else _finished(tensor, layout)
+        return tensor if layout.is_plain else _finished(tensor, layout)
 
     def keep(self, storages: Sequence[Storage], arrays: Sequence[Made]) -> Kept:
         """Return storages kept, by those of torch's that stand for them."""
@@ -184,39 +163,10 @@ class TorchIntegration(Integration):
         self, layout: Layout, theirs: Any, offset: int
     ) -> Callable[[], Any] | None:
         """Return what makes tensors quickly, like one that it has; None for others."""
-        if not self._on_cuda or not _is_plain(layout) or _tensor_like is None:
+        if not self._on_cuda or not layout.is_plain or _tensor_like is None:
             return None
         first = self._over(layout, theirs, offset)
         return partial(_tensor_like, first, layout.shape, layout.strides, 0)
-
-
-def _is_dense(layout: Layout) -> bool:
-    """Return whether a clone has the strides that a tensor has."""
-    like = torch.empty_strided(layout.shape, layout.strides, device="meta")
-    return bool(torch.empty_like(like).stride() == layout.strides)
-
-
-def _cloned(tensor: Any, room: Callable[[], bool]) -> Any:
-    """Return a clone; where there is no memory, some is made."""
-    while True:
-        try:
-            return _clone(tensor)
-        except torch.OutOfMemoryError:
-            if not room():
-                raise
-
-
-def _is_plain(layout: Layout) -> bool:
-    """Return whether a tensor is all that its storage says.
-
-    One that required grad, and was no leaf, has no way back: a replay's requires none.
-    """
-    lazy = layout.flags & (CONJUGATE | NEGATIVE)
-    return not (layout.kind or lazy or _wants_grad(layout.flags))
-
-
-def _wants_grad(flags: int) -> bool:
-    return bool(flags & REQUIRES_GRAD and flags & LEAF)
 
 
 def _finished(tensor: Any, layout: Layout) -> Any:
@@ -227,9 +177,8 @@ def _finished(tensor: Any, layout: Layout) -> Any:
             tensor = torch._conj(tensor)
         if flags & NEGATIVE:
             tensor = torch._neg_view(tensor)
-    wants = _wants_grad(flags)
     if kind is torch.nn.Parameter:
-        return torch.nn.Parameter(tensor, requires_grad=wants)
+        return torch.nn.Parameter(tensor, requires_grad=layout.wants_grad)
     if kind is torch.nn.Buffer:
         return torch.nn.Buffer(tensor)
-    return tensor.requires_grad_() if wants else tensor
+    return tensor.requires_grad_() if layout.wants_grad else tensor

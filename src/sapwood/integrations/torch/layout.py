@@ -38,6 +38,21 @@ class Layout(NamedTuple):
         """The bytes that the elements lie in, from the first one's."""
         return _extent(self)
 
+    @property
+    def wants_grad(self) -> bool:
+        """Whether a tensor that a replay makes requires grad: one that was a leaf."""
+        return bool(self.flags & REQUIRES_GRAD and self.flags & LEAF)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a tensor is all that its storage says.
+
+        One that required grad, and was no leaf, has no way back: a replay's requires
+        none.
+        """
+        lazy = self.flags & (CONJUGATE | NEGATIVE)
+        return not (self.kind or lazy or self.wants_grad)
+
     def packed(self, data: bytes) -> bytes:
         """Return the bytes of all elements in C order, of those they lie in."""
         size = self.dtype.itemsize

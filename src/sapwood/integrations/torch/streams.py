@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -14,14 +16,15 @@ from sapwood.driver.api import CaptureStatus, Driver
 from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import MisuseError
 from sapwood.integrations.torch.asking import SEEDED, capturing, generator_of
+from sapwood.integrations.torch.layout import Layout
 from sapwood.integrations.torch.modes import Prevailing, is_told_of_operations
 from sapwood.integrations.torch.moments import Moments
-from sapwood.integrations.torch.storages import TRAPS, Storages
+from sapwood.integrations.torch.storages import TRAPS, Storages, tensor_over
 from sapwood.integrations.torch.watching import Watcher
 from sapwood.memory.framework import Allocate, GuestFramework, GuestStream, Manner
 from sapwood.tree.watch import session
 from sapwood.tree.watch.session import Session, raising_line
-from sapwood.units import Size
+from sapwood.units import Addr, Size
 
 _CAPTURE = (
     "Call it outside the graphed function, or once before, so that what it prepares "
@@ -46,6 +49,25 @@ class _Thread(threading.local):
         self.within: list[tuple[Watcher, Any, bool]] = []
 
 
+_clone: Any = torch.clone
+
+
+def _is_dense(layout: Layout) -> bool:
+    """Return whether a clone has the strides that a tensor has."""
+    like = torch.empty_strided(layout.shape, layout.strides, device="meta")
+    return bool(torch.empty_like(like).stride() == layout.strides)
+
+
+def _cloned(tensor: Any, room: Callable[[], bool]) -> Any:
+    """Return a clone; where there is no memory, some is made."""
+    while True:
+        try:
+            return _clone(tensor)
+        except torch.OutOfMemoryError:
+            if not room():
+                raise
+
+
 class TorchFramework(GuestFramework):
     """Torch's tensors on one GPU; ``storages`` are those of its adapter.
 
@@ -68,6 +90,22 @@ class TorchFramework(GuestFramework):
         self._thread = _Thread()
         self._opened: tuple[Driver, Queue] | None = None
         self._aside: GuestStream | None = None
+
+    def copier(
+        self, layout: Layout, address: Addr, size: Size, room: Callable[[], bool]
+    ) -> Callable[[], Any] | None:
+        """Return what makes clones of a plain, dense tensor that is all of its bytes.
+
+        They are torch's own, in memory of its pool.
+        """
+        count = functools.reduce(operator.mul, layout.shape, 1)
+        whole = count * layout.dtype.itemsize == size > 0
+        if not whole or not layout.is_plain or not _is_dense(layout):
+            return None
+        theirs = torch._C._construct_storage_from_data_pointer(
+            address, self.place, size
+        )
+        return partial(_cloned, tensor_over(*layout[:3], theirs), room)
 
     def default(self, driver: Driver, dropped: Queue) -> Stream:
         """Return torch's default stream."""

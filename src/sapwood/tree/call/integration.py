@@ -14,7 +14,7 @@ from weakref import ref
 
 from sapwood.driver.streams import Stream
 from sapwood.memory.storage import Storage
-from sapwood.units import Addr, Size
+from sapwood.units import Addr
 
 Array = Any
 """A framework's array; nobody but its adapter looks inside."""
@@ -251,13 +251,6 @@ class Integration(Protocol):
         ]
         return Kept(storages, storages, makers, [k for k, *_ in arrays])
 
-    def remembered(self) -> Iterable[object]:
-        """Return what the framework has kept for calls to come, that ops may use.
-
-        Arrays of the memory in there, and whatever else is to live as long as they.
-        """
-        return ()
-
     def is_bare(self, array: Array) -> bool:
         """Return whether an array is no more than its bytes, and how they are viewed.
 
@@ -265,18 +258,6 @@ class Integration(Protocol):
         """
         del array
         return True
-
-    def copier(
-        self, layout: Any, address: Addr, size: Size, room: Callable[[], bool]
-    ) -> Callable[[], Any] | None:
-        """Return what copies an array that is all of some bytes, by the framework.
-
-        Where the framework has no memory for it, ``room`` makes some, if it can.
-
-        None where it would be none like it, or where the framework has no memory.
-        """
-        del layout, address, size, room
-        return None
 
 
 def text_of(array: Array) -> str:

@@ -10,6 +10,7 @@ from sapwood.errors import CaptureError
 from sapwood.graphs.capture import Foreign, Region, describe_foreign, read_graph
 from sapwood.graphs.recording import FIXED, RANGE, Recording
 from sapwood.memory.device import Device
+from sapwood.memory.framework import Framework
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Array, Integration
@@ -27,13 +28,13 @@ _REMEDY = (
 
 
 def memos_of(
-    before: Survey, integration: Integration
+    before: Survey, integration: Integration, framework: Framework
 ) -> tuple[dict[Storage, Array], list[object]]:
     """Return what is remembered just now, by functions that a survey has reached.
 
     That is arrays by their storages, and all that a recording is to hold.
     """
-    kept, is_array = [*integration.remembered()], integration.is_array
+    kept, is_array = [*framework.remembered()], integration.is_array
     arrays = [*before.memoised().values(), *filter(is_array, kept)]
     known = {integration.look(each).storage: each for each in arrays}
     return known, [*known.values(), *(each for each in kept if not is_array(each))]

@@ -243,7 +243,7 @@ def _drawn(scene: _Lent, taken: Taken, outputs: Outputs) -> LinkSpec:
     session = captured.session
     # Captured work that no op was told of may use a stage until the very end.
     followed = [] if session.untold else _followed(scene.rooms(), device)
-    memos, _ = memos_of(taken.before, scene.integration)
+    memos, _ = memos_of(taken.before, scene.integration, scene.device.framework)
     code = (*(each for _, each in session.code), *session.constants)
     return scene.spec(
         told_of(session, scene.places, scene.stages, scene.range, memos),

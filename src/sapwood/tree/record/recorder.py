@@ -260,7 +260,7 @@ def _built(scene: Scene, taken: Taken) -> Recorded:
         values = [change.new for change in bound]
         spans = [*touched(device.driver, captured.graph), *captured.session.spans]
         scene.reads(taken, values, spans)
-        known, memos = memos_of(taken.before, scene.integration)
+        known, memos = memos_of(taken.before, scene.integration, scene.device.framework)
         places, stages = scene.places, scene.stages
         lines = captured.session.lines
         recording = read(captured.graph, lines, places, stages, range_, device, known)

@@ -550,7 +550,7 @@ class _Parts:
     ) -> LinkSpec:
         """Say what replays do with each place; what is ``made`` they allocate."""
         integration = self.recordings.integration
-        known, memos = memos_of(self.before, integration)
+        known, memos = memos_of(self.before, integration, self.device.framework)
         old = self._places()
         new = [Place(s, s.address, Addr(s.address + s.size), ()) for s in made]
         recording = self._recorded(graph, [*old, *new], known)

@@ -55,7 +55,7 @@ class Program(NamedTuple):
         self, node: Node, recordings: Recordings
     ) -> Sequence[Callable[[], Any]]:
         """Return what copies each output out by the framework; empty: one cannot be."""
-        copier_of = recordings.integration.copier
+        copier_of = recordings.device.framework.copier
         room = partial(_room_beside, node, recordings)
         numbers = [k for k, *_ in self.flown]
         if len({*numbers}) < len(numbers):
