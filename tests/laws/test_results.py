@@ -11,8 +11,11 @@ import pytest
 
 import sapwood as sw
 
-INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-DTYPES = ("bool", *INTEGERS, "float16", "float32", "float64", "complex64", "complex128")
+INTEGERS = ("bool", "int8", "int16", "int32", "int64", "uint8")
+DTYPES = (*INTEGERS, "float16", "float32", "float64", "complex64", "complex128")
+UNSIGNED = ("uint16", "uint32", "uint64")
+"""Those with which NumPy computes, and torch does not; `bfloat16` is torch's alone."""
+only_numpy, only_torch = pytest.mark.only("numpy"), pytest.mark.only("torch")
 
 
 class Pair(NamedTuple):
@@ -34,27 +37,57 @@ class Frozen:
     rest: dict
 
 
-def _every_way(x):
-    """Use an array in ways that every dtype and shape has."""
-    return x.copy(), x == x[...], np.where(x != 0, x, x), x.sum(), x.astype(complex)
+@pytest.fixture
+def every_way(framework):
+    """Return what uses an array in ways that every dtype and shape has."""
+    where, copied, cast = framework.xp.where, framework.copied, framework.cast
+    wide = framework.xp.complex128
+
+    def every_way(x):
+        chosen = where(x != 0, x, x)
+        return copied(x), x == x[...], chosen, x.sum(), cast(x, wide)
+
+    return every_way
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_dtypes(same, dtype):
+@pytest.fixture
+def numpys(framework):
+    """Return what gives the results of a function with NumPy, and none with torch."""
+    return (lambda fn: fn) if framework.xp is np else lambda _: lambda *_: ()
+
+
+@pytest.mark.every_framework
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        *DTYPES,
+        *(pytest.param(dtype, marks=only_numpy) for dtype in UNSIGNED),
+        pytest.param("bfloat16", marks=only_torch),
+    ],
+)
+def test_dtypes(same, every_way, numpys, dtype):
     """Arrays of every common dtype give what they give without recording."""
+    more = numpys(lambda x, y: (np.maximum(x, y), x @ y.T))
 
     def f(x, y):
-        return *_every_way(x), x + y, x * y, np.maximum(x, y), x.T.sum(0), x @ y.T
+        return *every_way(x), x + y, x * y, x.T.sum(0), *more(x, y)
 
-    same(f, lambda w: (w.values(3, 4, dtype=dtype), w.values(3, 4, dtype=dtype)))
+    def make(w):
+        if dtype == "bfloat16":
+            return tuple(w.values(3, 4).bfloat16() for _ in "xy")
+        return w.values(3, 4, dtype=dtype), w.values(3, 4, dtype=dtype)
+
+    same(f, make)
 
 
+@pytest.mark.every_framework
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 4), (2, 0, 3)])
-def test_empty_arrays(same, shape):
+def test_empty_arrays(same, framework, every_way, numpys, shape):
     """Arrays without elements are arguments and results like others."""
+    more, joined = numpys(lambda x: (x.T.sum(0), x.T)), framework.xp.concatenate
 
     def f(x, y):
-        return *_every_way(x), x + 1, x.T.sum(0), np.concatenate([x, y]), x.T, y
+        return *every_way(x), x + 1, x.sum(0), joined([x, y]), x[:0], y, *more(x)
 
     same(f, lambda w: (w.values(*shape), w.values(*shape)))
 
@@ -66,11 +99,12 @@ def test_nothing_but_empty_arrays_is_computed(same):
     same(lambda x: (x * 2, x[:0]), lambda w: (w.values(0),))
 
 
-def test_arrays_of_no_dimensions(same):
+@pytest.mark.every_framework
+def test_arrays_of_no_dimensions(same, every_way):
     """A 0-d array is an array: read anew by every call, not baked in."""
 
     def f(x, y):
-        return *_every_way(x), -x, x + y, y * x, y.sum() * x
+        return *every_way(x), -x, x + y, y * x, y.sum() * x
 
     same(f, lambda w: (w.values(), w.values(5)))
 
@@ -95,14 +129,52 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_layouts(same, layout):
+def _layouts_of_torch(torch):
+    """Return the layouts that torch has other names for, and those of its own."""
+    of_pairs = torch.view_as_complex
+    return {
+        "column-major": lambda x: x.t().contiguous().t(),
+        "broadcast row": lambda x: x[1].expand(5, 4),
+        "broadcast column": lambda x: x[:, 1:2].expand(6, 5),
+        "broadcast all": lambda x: x[0, 0].expand(3, 3),
+        "other dtype": lambda x: x.view(torch.int16),
+        "real part": lambda x: of_pairs(x.view(6, 2, 2)).real,
+        "imaginary part": lambda x: of_pairs(x.view(6, 2, 2)).conj().imag,
+        "conjugate": lambda x: of_pairs(x.view(6, 2, 2)).conj(),
+        "channels last": lambda x: x.reshape(1, 2, 3, 4).to(
+            memory_format=torch.channels_last
+        ),
+        "windows": lambda x: x.reshape(-1).unfold(0, 5, 2),
+    }
+
+
+@pytest.fixture(
+    params=[
+        *(name for name in LAYOUTS if name != "reversed"),
+        pytest.param("reversed", marks=only_numpy),
+        *(
+            pytest.param(name, marks=only_torch)
+            for name in ("imaginary part", "conjugate", "channels last", "windows")
+        ),
+    ]
+)
+def layout(request, framework):
+    """Return what gives an array one kind of layout."""
+    own = _layouts_of_torch(framework.torch) if hasattr(framework, "torch") else {}
+    return own.get(request.param) or LAYOUTS[request.param]
+
+
+@pytest.mark.every_framework
+def test_layouts(same, framework, numpys, layout):
     """Placeholders keep strides: views of every layout are seen as they are."""
+    copied, turned = framework.copied, framework.turned
+    more = numpys(lambda x: (x.T.sum(0), x.ravel()))
 
     def f(x, y):
-        return x.T.sum(0), x.sum(0), x + 1, x.copy(), x[::-1], x.ravel(), x * y, x
+        flat = x.reshape(-1)
+        return x.sum(0), x + 1, copied(x), turned(x), flat, x * y, x, *more(x)
 
-    same(f, lambda w: (LAYOUTS[layout](w.values(6, 4)), w.values()))
+    same(f, lambda w: (layout(w.values(6, 4)), w.values()))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int32", "complex128", "float16"])
@@ -261,12 +333,15 @@ def test_the_sign_of_zero_matters(agree):
     assert agree(program).count("recordings") == 2
 
 
-def test_none_and_strings_choose(agree):
-    """None and strings are constants: each value has its own recording."""
+@pytest.mark.every_framework
+def test_none_strings_and_dtypes_choose(agree, framework):
+    """Each value of them is a constant, and has its own recording."""
+    xp, positive, cast = framework.xp, framework.positive, framework.cast
 
-    def f(x, mode=None, axis=None):
-        y = np.maximum(x, 0) if mode == "relu" else x * 2
-        return y.sum(axis=axis), mode, axis
+    def f(x, mode=None, axis=None, dtype=None):
+        y = positive(x) if mode == "relu" else x * 2
+        y = y.sum() if axis is None else y.sum(axis)
+        return y if dtype is None else cast(y, dtype), mode, axis
 
     def program(w):
         g = w.graph(f)
@@ -275,8 +350,9 @@ def test_none_and_strings_choose(agree):
             for mode in ("relu", "RELU", "", None):
                 for axis in (None, 0, 1, (0, 1)):
                     yield g(x, mode, axis)
+            yield g(x, dtype=xp.float32), g(x, dtype=xp.float16)
 
-    assert agree(program).count("recordings") == 16
+    assert agree(program).count("recordings") == 18
 
 
 @pytest.mark.every_framework
@@ -355,14 +431,23 @@ def test_keywords_and_positions_mean_the_same(agree):
     assert agree(program).count("replays") >= 10
 
 
-def test_wrong_arguments_raise_as_they_would(rt):
-    """A call that Python refuses is refused in the same way, recorded or not."""
-    f, x = rt.graph(lambda a, b: a + b), rt.array(np.ones(3))
+@pytest.mark.parametrize("strict", [False, True])
+def test_wrong_arguments_raise_as_they_would(rt, strict):
+    """A call that Python refuses is refused in the same way, recorded or not.
+
+    It is no skip, of which there would be a warning.
+    """
+    f = rt.graph(lambda a, b: a + b, name="sum_of_two", fullgraph=strict)
+    x = rt.array(np.ones(3))
     for _ in range(4):
-        f(x, x)
-        for args, kwargs in [((x,), {}), ((x, x, x), {}), ((x, x), {"b": x})]:
-            with pytest.raises(TypeError):
+        for args, kwargs, says in [
+            ((x,), {}, "missing .*'b'"),
+            ((x, x, x), {}, "too many|takes"),
+            ((x, x), {"b": x}, "multiple values"),
+        ]:
+            with pytest.raises(TypeError, match=says):
                 f(*args, **kwargs)
+        f(x, x)
     assert f.stats().replays == 2
 
 

@@ -308,14 +308,6 @@ def test_inside_of_others_captures(rig, monkeypatch):
     assert (f.stats(), g.stats()) == before
 
 
-def test_wrong_arguments_are_the_functions(rt):
-    """They are no skip: Python refuses them, as ever, without a warning."""
-    f = rt.graph(lambda a, b: a + b)
-    for _ in range(3):
-        with pytest.raises(TypeError, match="missing 1 required"):
-            f(rt.array(np.ones(2)))
-
-
 def test_the_old_option_is_told_of_the_new_one(rt):
     """`on_unsupported=` is none any more."""
     with pytest.raises(sw.MisuseError, match="Did you mean fullgraph"):

@@ -57,23 +57,6 @@ def test_a_refused_argument_is_named(rt, foreign, place, recorded):
     assert np.asarray(add(x, x)).tolist() == [2] * 3
 
 
-def test_a_stale_argument_says_what_it_always_said(rt):
-    """It has a class, fields and a remedy of its own."""
-    f = rt.graph(lambda x: x + 1)
-    y = [f(rt.array(np.ones(3))) for _ in range(3)][-1]
-    with rt.step(), pytest.raises(sw.StaleOutput) as caught:
-        f(y)
-    assert caught.value.remedy in str(caught.value)
-
-
-def test_a_call_that_does_not_fit_names_the_function(rt):
-    """As Python does, and whatever the mode."""
-    for strict in (False, True):
-        f = rt.graph(lambda x, y: x + y, name="sum_of_two", fullgraph=strict)
-        with pytest.raises(TypeError, match=r"missing .*'y'"):
-            f(rt.array(np.ones(3)))
-
-
 def test_what_cannot_be_marked_is_refused_as_such():
     """An eager region is marked, not graphed."""
 

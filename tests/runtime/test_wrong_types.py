@@ -67,7 +67,9 @@ def test_the_least_limit_gives_something(page):
     driver.close()
 
 
-@pytest.mark.parametrize("limit", ["2GB", "512 MB", "1 page", 2.5], ids=str)
+@pytest.mark.parametrize(
+    "limit", ["1GB", "512 MB", "1 page", 1.5, -1, 0, True], ids=str
+)
 def test_what_is_no_limit_is_answered_with_the_units(limit):
     """Those that are known, and what there may be at least."""
     with pytest.raises(sw.MisuseError, match=r"KiB, MiB, GiB or TiB.*from one page"):

@@ -261,6 +261,11 @@ class Framework:
         return x[::-1]
 
     @staticmethod
+    def copied(x: Any) -> Any:
+        """Return an array's values in memory of their own."""
+        return x.copy()
+
+    @staticmethod
     def positive(x: Any) -> Any:
         """Return an array's values, 0 where they are less."""
         return np.maximum(x, 0)
@@ -383,6 +388,11 @@ class Torch(Framework):
     def turned(x: Any) -> Any:
         """Return a tensor's items from the last to the first: there is no view."""
         return x.flip(0)
+
+    @staticmethod
+    def copied(x: Any) -> Any:
+        """Return a tensor's values in memory of their own."""
+        return x.clone()
 
     @staticmethod
     def positive(x: Any) -> Any:

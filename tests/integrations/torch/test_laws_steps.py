@@ -65,19 +65,6 @@ def test_a_stale_output_is_no_argument(rt):
     assert "stale" in found.lower(), found
 
 
-def test_tensors_of_the_user_are_no_outputs(rt, same):
-    """Only outputs of graphed functions are ended by a step; eager ones are not."""
-    f, itself, x = rt.graph(lambda x: x * 2), rt.graph(lambda x: x), three()
-    y = f(x)
-    eager, copied = y + 1, y.clone()
-    del y
-    for _ in range(3):
-        handed = itself(x)
-    with rt.step():
-        assert handed is x
-        same((eager, copied), (x * 2 + 1, x * 2))
-
-
 def test_outputs_of_a_closed_runtime_go_on(rt, same):
     """They may be written, and used by eager code, until they are gone."""
     f, x = rt.graph(lambda x: x * 2), torch.randn(1 << 20, device="cuda")
