@@ -445,23 +445,6 @@ def test_where_memory_is_ample_recordings_take_none(rt, same):
 # Beside other work.
 
 
-def test_recordings_among_eager_work(rt, same):
-    """Three recordings and eager work that allocates and frees do not disturb."""
-    modules = [mlp(64, 128, 64) for _ in range(3)]
-    functions = [rt.graph(module) for module in modules]
-    kept = []
-    with torch.no_grad():
-        for i in range(150):
-            x = randn((i % 3) * 4 + 4, 64)
-            junk = [randn(1000 * (i % 7 + 1)) for _ in range(5)]
-            kept.append((functions[i % 3](x), modules[i % 3](x)))
-            del junk
-            for pair in kept[-4:]:
-                same(*pair)
-            if i % 5 == 0:
-                kept = kept[-3:]
-
-
 def test_decoding_with_caches_of_modules(rt, same):
     """A cache that is a buffer of each layer is written in place, as eagerly."""
 
