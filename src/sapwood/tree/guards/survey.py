@@ -13,7 +13,7 @@ from collections.abc import (
 from contextlib import suppress
 from functools import cached_property, partial
 from operator import call, is_
-from types import ModuleType
+from types import BuiltinFunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ReferenceType, WeakValueDictionary
 
@@ -157,6 +157,20 @@ class Survey:
         """Return whether a value was found anywhere, looked into or not."""
         return self.reaches(value) or any(
             row.value is value for inside in self._walk.insides for row in inside.rows
+        )
+
+    def clock(self) -> str | None:
+        """Return the path of a clock of Python's that the function names, if any."""
+        return next(
+            (
+                self._walk.path(inside, row.key)
+                for inside in self._walk.insides
+                for row in inside.rows
+                if type(row.value) is BuiltinFunctionType
+                and row.value.__module__ == "time"
+                and row.value.__name__ != "sleep"
+            ),
+            None,
         )
 
     def guards_hosts(self) -> bool:

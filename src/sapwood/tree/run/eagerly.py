@@ -93,7 +93,7 @@ class Eagerly:
         # the function never be recorded. Then it computes in captures, too.
         if cached.fuller() and not specialization.remembers:
             watching.prepares = specialization.remembers = True
-        error = self._found(watching, watched, live)
+        error = self._found(watching, watched, live) or self._clock(before)
         with recordings.device.lock:
             self._lease_loosely(watched, watching)
             specialization.warm = None
@@ -160,6 +160,17 @@ class Eagerly:
             # Refused now: when a capture finds it, eager regions have already run.
             error = capturer.refusal(watched.result)
         return error
+
+    def _clock(self, before: Survey) -> CaptureError | None:
+        """Refuse a clock where nobody tells what ops are made of."""
+        path = None if self.recordings.tells else before.clock()
+        if path is None:
+            return None
+        return CaptureError(
+            f"the function may read a clock, {path}, which no replay would read again",
+            remedy="Read it outside the graphed function, or in one marked with "
+            "@sw.eager",
+        )
 
     def _shown(self, watching: Session, watched: Watched, live: Rehearsed) -> Warm:
         # Only constants means that nobody tells warm-ups of ops. Digests of them would
