@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sapwood.integrations.numpy.layout import blank_at, extent
+from sapwood.integrations.numpy.layout import Layout, blank_at
 from sapwood.integrations.numpy.packing import constants, pack, pointers, unpack
 
 
@@ -27,7 +27,7 @@ shapes = st.lists(st.integers(0, 5), max_size=3)
 places = shapes.flatmap(
     lambda shape: st.builds(
         lambda address, strides, dtype: Place(
-            address, (tuple(shape), tuple(strides), dtype, True, True)
+            address, Layout(tuple(shape), tuple(strides), dtype, True, True)
         ),
         st.integers(1 << 20, 1 << 47),
         st.lists(st.integers(-999, 999), min_size=len(shape), max_size=len(shape)),
@@ -68,7 +68,7 @@ def test_every_address_is_found(outs, ins):
     found = []
 
     def seen(address, layout):
-        low, high = extent(layout)
+        low, high = layout.extent
         found.append((address, address + low, address + high))
 
     unpack(params, seen)

@@ -16,7 +16,7 @@ KINDS: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 A layout names one by its place here.
 """
 
-REQUIRES_GRAD, LEAF, CONJUGATE, NEGATIVE, _INFERENCE = 1, 2, 4, 8, 16
+_REQUIRES_GRAD, _LEAF, CONJUGATE, NEGATIVE, _INFERENCE = 1, 2, 4, 8, 16
 _ALIGNED = 16
 
 
@@ -41,7 +41,7 @@ class Layout(NamedTuple):
     @property
     def wants_grad(self) -> bool:
         """Whether a tensor that a replay makes requires grad: one that was a leaf."""
-        return bool(self.flags & REQUIRES_GRAD and self.flags & LEAF)
+        return bool(self.flags & _REQUIRES_GRAD and self.flags & _LEAF)
 
     @property
     def is_plain(self) -> bool:
@@ -68,9 +68,9 @@ def _extent(layout: Layout) -> tuple[int, int]:
 
 def flags_of(tensor: Any) -> int:
     """Return what autograd and lazy views make of a tensor, as bits."""
-    flags = LEAF if tensor.is_leaf else 0
+    flags = _LEAF if tensor.is_leaf else 0
     if tensor.requires_grad:
-        flags |= REQUIRES_GRAD
+        flags |= _REQUIRES_GRAD
     if tensor.is_conj():
         flags |= CONJUGATE
     if tensor.is_neg():
