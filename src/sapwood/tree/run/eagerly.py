@@ -251,8 +251,8 @@ class Eagerly:
                 error.taken()  # it may be the same, and names these frames
             raise
         finally:
-            # The traceback of what a region raised holds the frames of this call, and
-            # they hold the results in `ran`.
+            # The traceback of what a region raised holds frames of this call. Arrays in
+            # `begun` would live as long as the user keeps the exception.
             strayed.begun.forget()
         if watched is None:
             if isinstance(error, Caught):
