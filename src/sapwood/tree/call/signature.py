@@ -28,7 +28,8 @@ def probe_of(
     made = integration.probe(arrays)
     if [integration.look(each).checked().layout for each in arrays] != [*layouts]:
         return None
-    # What another thread changes meanwhile, no probe is to stand for.
+    # The probe was made before the layouts were compared, and is asked behind that: if
+    # another thread reshaped an array in between, it would stand for the wrong shape.
     return None if made(arrays) is None else made
 
 

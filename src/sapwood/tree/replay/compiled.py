@@ -1,7 +1,7 @@
 """Fast replays in C: the tuple that C is given, and when there is one.
 
 In Python, to find that nothing has changed takes longer than the launch. So where a
-framework lets C look at its arrays (`Integration.exchange`) and the driver lets C
+framework lets C look at its arrays (by `Integration.probe`) and the driver lets C
 launch (`Exec.lend`), C gets all that a replay compares and does, once, as a tuple. A
 call that does not fit there is played in Python.
 """
