@@ -28,6 +28,7 @@ MOST = 150
 """Tests kept of each block."""
 
 IN_PYTHON = {
+    "_fast/probe": "tree/call/signature.py",
     "_fast/replay": "tree/replay/compiled.py",
     "_fast/segments": "memory/native.py",
     "_fast/": "tree/guards/program.py",

@@ -40,7 +40,8 @@ static PyObject *lows_of(const struct probe *p, PyObject *arrays) {
 
 static PyObject *called(PyObject *self, PyObject *args, PyObject *named) {
   PyObject *given, *arrays, *lows;
-  if (named || !PyArg_ParseTuple(args, "O", &given) ||
+  (void)named;
+  if (!PyArg_ParseTuple(args, "O", &given) ||
       !(arrays = PySequence_Fast(given, "arrays come as a list or tuple")))
     return NULL;
   lows = lows_of((struct probe *)self, arrays);
