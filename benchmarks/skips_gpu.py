@@ -1,6 +1,7 @@
 """What a call costs that is skipped: beside the plain function, on a GPU.
 
-Host time in us, of calls that take turns. Run it by path for a table; ``--out`` keeps
+Host time in us, of calls that take turns; ``noise`` is by how much two plain calls
+differ that do. Run it by path for a table; ``--out`` keeps
 the figures as skips.json, by default in $OUT.
 """
 
@@ -73,14 +74,13 @@ def inside_a_step() -> tuple[Callable[..., Any], tuple[Any, ...]]:
     return host_value()
 
 
-def timed(plain: Callable[[], Any], skipped: Callable[[], Any]) -> list[float]:
-    """Return the median host us of each of two calls, which take turns."""
-    calls = plain, skipped
-    samples: tuple[list[float], list[float]] = [], []
+def timed(*calls: Callable[[], Any]) -> list[float]:
+    """Return the median host us of each of some calls, which take turns."""
+    samples: list[list[float]] = [[] for _ in calls]
     until, first = time.perf_counter() + SECONDS, 0
     while time.perf_counter() < until:
-        first = 1 - first  # whoever comes second finds warmer caches
-        for which in (first, 1 - first):
+        first += 1  # whoever comes later finds warmer caches
+        for which in ((first + k) % len(calls) for k in range(len(calls))):
             torch.cuda.synchronize()
             began = time.perf_counter()
             for _ in range(CALLS):
@@ -110,9 +110,14 @@ def measured(make: Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]) -> 
             plain, skipped = stepped(rt, plain), stepped(rt, skipped)
         for _ in range(20):
             plain(), skipped()
-        eager, ours = timed(plain, skipped)
+        eager, ours, again = timed(plain, skipped, plain)
         assert not graphed.stats().replays, graphed.explain()
-        return {"eager": eager, "skipped": ours, "more": ours - eager}
+        return {
+            "eager": eager,
+            "skipped": ours,
+            "more": ours - eager,
+            "noise": abs(again - eager),
+        }
 
 
 def main() -> None:
