@@ -49,6 +49,9 @@ class LastCall:
         if not _are_apart(seen.structure, arrays):
             return None
         layouts, given = [parts[i] for i in seen.positions], seen.given
+        # The call itself may have ended what it was donated.
+        if any(each.stale is not None for each in given.storages):
+            return None
         probe = probe_of(given.arrays, layouts, integration)
         if probe is None or [*probe.lows] != [*given.lows]:
             return None
