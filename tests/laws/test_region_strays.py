@@ -430,7 +430,7 @@ def test_many_arrays_are_put_back(agree):
 
 
 def test_more_than_can_be_put_back_is_not_replayed(rt, monkeypatch):
-    """The function runs eagerly, and says why; not where no region may stray."""
+    """The function runs eagerly, and says why; not where nothing comes behind."""
     monkeypatch.setattr(rerun, "MOST", 16)
     monkeypatch.setattr(chain, "MOST", 16)
     monkeypatch.setattr(rerun.Begun.__init__, "__kwdefaults__", {"most": 16})
@@ -447,13 +447,18 @@ def test_more_than_can_be_put_back_is_not_replayed(rt, monkeypatch):
         region(x)
         return x
 
-    x = rt.array(np.full(4, 8.0))
-    f, g = rt.graph(between), rt.graph(behind)
+    def last(x):
+        x *= rate.k
+        return same(x)
+
+    x, same = rt.array(np.full(4, 8.0)), sw.eager(lambda h: h)
+    f, g, h = map(rt.graph, (between, behind, last))
     for _ in range(6):
-        f(x)
-        g(x)
+        for each in f, g, h:
+            each(x)
     assert f.stats().replays == 0
     assert g.stats().replays > 0
+    assert h.stats().replays > 0
     ((reason, count),) = f.stats().skipped
     assert "more than can be put back" in reason
     assert count > 0

@@ -43,13 +43,15 @@ class Undone(NamedTuple):
 
     ``places`` are those of the call that parts write, ``read`` those that they only
     read, ``results`` the names of eager regions whose results they use, ``plain`` the
-    slots of plain values, and what they held.
+    slots of plain values, and what they held. It is ``needed`` where a region may
+    change what parts behind it go by, not only return something else at the end.
     """
 
     places: tuple[int, ...]
     read: tuple[int, ...]
     results: frozenset[str]
     plain: Sequence[tuple[Slot, Any]]
+    needed: bool
 
 
 @dataclass(eq=False, slots=True)

@@ -120,7 +120,8 @@ def _undone(links: Sequence[Link], plain: Sequence[tuple[Slot, Any]]) -> Undone 
                 of_regions.add(results[use.name])
     read -= found
     places = tuple(sorted(found)), tuple(sorted(read))
-    return Undone(*places, frozenset(of_regions), plain)
+    needed = any(not link.idle for link in links[1:])
+    return Undone(*places, frozenset(of_regions), plain, needed)
 
 
 def _may_stray(link: Link, following: Link) -> bool:
@@ -172,7 +173,7 @@ class Passage:
             arrays = [*self.carried.arrays, *self.ambient.arrays]
             arguments = partial(self.parameters.bind, self.args, self.kwargs)
             self.begun = Begun(device, written, warm, arguments)
-            if self.begun.lost:
+            if self.begun.lost and undone.needed:
                 return CaptureError(
                     "before an eager region it writes more than can be put back: "
                     f"{size_text(MOST)}, or what memory is free",
