@@ -122,9 +122,10 @@ static int keep_all(struct probe *p, PyObject *arrays) {
 }
 
 static void read_quick(struct quick *q, PyObject *from) {
-  void *at[5] = {NULL};
+  /* As numbers: C makes no pointer to a function of one to an object. */
+  uintptr_t at[5] = {0};
   for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(from) && k < 5; k++)
-    at[k] = PyLong_AsVoidPtr(item(from, k));
+    at[k] = (uintptr_t)PyLong_AsVoidPtr(item(from, k));
   q->data = (int (*)(const void *, void **))at[0];
   q->dims = (int (*)(const void *, int64_t *))at[1];
   q->shape = (int (*)(const void *, int64_t **))at[2];

@@ -107,7 +107,7 @@ class TorchIntegration(Integration):
         if native is not None and table is not None:
             quick, flags = looks_of_tensors() or ((), 0), (_FLAGS, _grad_enabled)
             made = native.make_probe(table, *quick, *flags, (*arrays,))
-        return made or LayoutProbe(self, arrays, lambda _: False)
+        return made or LayoutProbe(self, arrays, lambda _: False, _grad_enabled)
 
     def versions(self, arrays: Sequence[Any]) -> list[tuple[Any, int]] | None:
         """Return where tensors are, whether they require grad, and their versions.

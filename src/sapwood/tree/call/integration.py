@@ -143,19 +143,25 @@ class LayoutProbe:
     """Compares layouts, but for the same objects that a test finds ``steady``.
 
     That tells of the same objects whether they have been given another layout, or
-    other memory; without any, they cannot.
+    other memory; without any, they cannot. In another ``mode`` than it was made in no
+    array is as it was.
     """
 
-    __slots__ = ("_integration", "_layouts", "_references", "_steady", "lows")
+    __slots__ = (
+        *("_integration", "_layouts", "_made_in", "_mode", "_references", "_steady"),
+        "lows",
+    )
 
     def __init__(
         self,
         integration: Integration,
         arrays: Sequence[Array],
         steady: Callable[[Sequence[Array]], bool] | None = None,
+        mode: Callable[[], bool] = bool,
     ) -> None:
         looks = [*map(integration.look, arrays)]
         self._integration, self._steady = integration, steady
+        self._mode, self._made_in = mode, mode()
         self._layouts = [look.layout for look in looks]
         self._references = [*map(ref, arrays)]
         self.lows: Sequence[Addr] = [look.low for look in looks]
@@ -163,7 +169,7 @@ class LayoutProbe:
     def __call__(self, arrays: Sequence[Any], /) -> Sequence[Addr] | None:
         """Return where arrays begin, as a `Probe` does."""
         references = self._references
-        if len(references) != len(arrays):
+        if len(references) != len(arrays) or self._mode() != self._made_in:
             return None
         same = all(map(is_, map(call, references), arrays))
         if same and (self._steady is None or self._steady(arrays)):
