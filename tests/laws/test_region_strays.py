@@ -375,6 +375,90 @@ def test_what_a_region_adds_is_not_there_before(agree, change):
     assert world.count("replays") >= 2
 
 
+def _its_argument(w, regions):
+    given = {}
+
+    @sw.eager
+    def note(_):
+        regions.calls += 1
+        if regions.stray:
+            given["log"].append(2.0)
+            given["table"]["z"] = 3.0
+
+    def fn(x, log, table):
+        before = len(log) + sum(table.values())
+        h = x * 2
+        note(h)
+        return h * before + sum(log) + len(table), log, table
+
+    f = w.graph(fn)
+
+    def call(x, _):
+        given["log"], given["table"] = [1.0], {"a": 1.0}
+        return f(x, **given)
+
+    return call
+
+
+def _its_own_list(w, regions):
+    @sw.eager
+    def note(box, h):
+        regions.calls += 1
+        if regions.stray:
+            box["rows"].append(h)
+            box["more"] = box["rows"]
+
+    def fn(x, y):
+        h = x * y
+        box = {"rows": [x, h]}
+        note(box, h)
+        return sum(box["rows"]) + len(box), box
+
+    return w.graph(fn)
+
+
+@pytest.mark.parametrize("make", [_its_argument, _its_own_list])
+def test_a_region_fills_what_it_is_passed(agree, make):
+    """The call's own lists and dicts, and those that the function has made."""
+
+    def program(w):
+        regions = Regions()
+        f, x = make(w, regions), w.values(4)
+        for i in range(CALLS):
+            regions.stray = i >= STRAY
+            yield f(x, w.values(4)), regions.calls
+
+    assert agree(program).count("replays") >= 2
+
+
+def test_a_value_that_a_region_before_the_last_sets(rt):
+    """What the last one found cannot be had again: the call ends by name."""
+    regions, state = Regions(), SimpleNamespace(k=1.0)
+    cut = sw.eager(regions.cut)
+
+    @sw.eager
+    def enter():
+        state.k = 2.0
+
+    def fn(x):
+        h = x * state.k
+        enter()
+        h = cut(h * state.k)
+        return h * state.k
+
+    f, x = rt.graph(fn), rt.array(np.ones(4))
+    for _ in range(STRAY):
+        state.k = 1.0
+        assert np.asarray(f(x)).tolist() == [8] * 4
+    assert f.stats().replays > 0
+    regions.stray, state.k = True, 1.0
+    with pytest.raises(sw.CaptureError, match="cut returned"):
+        f(x)
+    assert (regions.calls, state.k) == (STRAY + 1, 2.0)
+    state.k = 1.0
+    assert np.asarray(f(x)).tolist() == [8] * 3
+
+
 def test_a_region_takes_away_what_was_read_before(rt):
     """What was there is gone: the call ends by name, and all is as the region left."""
     regions, state = Regions(), SimpleNamespace(seen={1.0, 2.0, 3.0})
