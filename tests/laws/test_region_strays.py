@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.tree.regions import chain, rerun
+from sapwood.tree.regions.rerun import Begun
 
 pytestmark = pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 
@@ -515,9 +515,7 @@ def test_many_arrays_are_put_back(agree):
 
 def test_more_than_can_be_put_back_is_not_replayed(rt, monkeypatch):
     """The function runs eagerly, and says why; not where nothing comes behind."""
-    monkeypatch.setattr(rerun, "MOST", 16)
-    monkeypatch.setattr(chain, "MOST", 16)
-    monkeypatch.setattr(rerun.Begun.__init__, "__kwdefaults__", {"most": 16})
+    monkeypatch.setattr(Begun, "MOST", 16)
     rate = SimpleNamespace(k=0.5)
     region = sw.eager(lambda _: None)
 

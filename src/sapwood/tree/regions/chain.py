@@ -40,7 +40,7 @@ from sapwood.tree.regions.crossing import (
     returned,
     which_are_one,
 )
-from sapwood.tree.regions.rerun import MOST, Begun
+from sapwood.tree.regions.rerun import Begun
 from sapwood.tree.replay.replay import replay
 from sapwood.tree.watch.session import Midway, Warm
 from sapwood.units import Mask, Size, size_text
@@ -176,7 +176,7 @@ class Passage:
             if self.begun.lost and undone.needed:
                 return CaptureError(
                     "before an eager region it writes more than can be put back: "
-                    f"{size_text(MOST)}, or what memory is free",
+                    f"{size_text(Begun.MOST)}, or what memory is free",
                     remedy="Call the region before such writes, or behind all of them; "
                     "or say that it never changes what follows, with fullgraph=True",
                 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Protocol
 
 from sapwood.errors import MisuseError, OutOfMemory
 from sapwood.memory.device import Device, routed
@@ -38,9 +38,6 @@ from sapwood.tree.regions.crossing import Passed, Ran, seen
 from sapwood.tree.watch.session import EagerRegion, Midway, Session, Warm, entered
 from sapwood.tree.watch.watch import Caught, Watched, warm_up
 from sapwood.units import Size
-
-MOST: Final = Size(256 << 20)
-"""So many bytes are saved, at most, before a call whose parts write them."""
 
 
 class Edit(Protocol):
@@ -129,7 +126,10 @@ class Begun:
     read when the call began, ``latest`` when the part before the last region did; None
     where nobody looked. ``lost`` says that not all of it can be put back, ``warm`` is
     the warm-up that its parts are held against. ``arguments`` are the call's, by name.
+    Up to ``MOST`` bytes are saved, unless another limit is given.
     """
+
+    MOST: ClassVar = Size(256 << 20)
 
     def __init__(
         self,
@@ -138,9 +138,10 @@ class Begun:
         warm: Warm | None,
         arguments: Callable[[], Mapping[str, object]],
         *,
-        most: Size = MOST,
+        most: Size | None = None,
     ) -> None:
-        self._device, self.warm, self._most = device, warm, most
+        self._device, self.warm = device, warm
+        self._most = self.MOST if most is None else most
         self.arguments = arguments
         self.first: Ambient | None = None
         self.latest: Ambient | None = None

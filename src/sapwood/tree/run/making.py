@@ -22,7 +22,7 @@ from sapwood.tree.record.repeated import check_told
 from sapwood.tree.record.taking import RecordRequest, is_doubtful
 from sapwood.tree.regions.crossing import told_later
 from sapwood.tree.regions.parts import record_parts
-from sapwood.tree.regions.rerun import MOST, Begun, Strayed
+from sapwood.tree.regions.rerun import Begun, Strayed
 from sapwood.tree.replay.binding import expect, write
 from sapwood.tree.replay.fast_replays import FastReplays
 from sapwood.tree.replay.replay import replay
@@ -186,7 +186,7 @@ class Making:
             order = self._order(unfound, step)
             arrays = [*call.given.arrays, *before.arrays()]
             reached = reachable(call, before, self.recordings.integration)
-            small = sum(each.size for each in reached) <= MOST
+            small = sum(each.size for each in reached) <= Begun.MOST
             nest, integration = (call.args, call.kwargs), self.recordings.integration
             begun.watch(nest, arrays, reached, integration, few=small)
             begun.reads(before)
