@@ -38,6 +38,7 @@ from sapwood.tree.node import objects
 from sapwood.tree.node.leases import Leases
 from sapwood.tree.node.outputs import _Known
 from sapwood.tree.record import host_data
+from sapwood.tree.regions.rerun import Begun, Rerun
 from sapwood.tree.replay import compiled
 from sapwood.tree.replay.replay import order
 from sapwood.tree.run.making import Making
@@ -69,6 +70,30 @@ def _torch_mutants() -> tuple[Mutant, ...]:
 
 
 GAP_MUTANTS: Final = (
+    mutant(
+        "what a region left in arrays is not put there",
+        Rerun._leave,
+        "left.saved.restore()",
+        "pass",
+    ),
+    mutant(
+        "what a region added is found before it",
+        Begun._edit,
+        "in self.latest.overgrown():",
+        "in ():",
+    ),
+    mutant(
+        "what a region did to arguments is found before it",
+        Begun.refilled,
+        "in self._containers:",
+        "in ():",
+    ),
+    mutant(
+        "what a region filled is lost",
+        Rerun._leave,
+        "fill(mine, mapped(now, self._mine))",
+        "pass",
+    ),
     mutant(
         "pages from the start of an extent",
         Range.mask_of,
@@ -297,12 +322,6 @@ TRIED_MUTANTS: Final = (
         Making.strayed,
         "if node in self.recordings.nodes:",
         "if False:",
-    ),
-    mutant(
-        "asking around an eager region is not rehearsed",
-        next_step,
-        "or specialization.wants_another",
-        "or False",
     ),
 )
 """What the suite has caught from the beginning."""
