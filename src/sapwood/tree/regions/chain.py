@@ -282,7 +282,7 @@ class Passage:
         if begun is not None:
             begun.leaves(Ran(live.name, passed, result))
             if self.node.undone and live.name in self.node.undone.results:
-                begun.save_result(result, self.recordings.integration)
+                begun.save_result(result)
         return result
 
     def _admitted(self, link: Link, live: Live) -> Arrays:

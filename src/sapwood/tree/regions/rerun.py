@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, TypeAlias
 
-from sapwood.errors import MisuseError, OutOfMemory
+from sapwood.errors import MisuseError, OutOfMemory, StaleOutput
 from sapwood.memory.device import Device, routed
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Array, Integration
@@ -38,16 +39,6 @@ from sapwood.tree.regions.crossing import Passed, Ran, seen
 from sapwood.tree.watch.session import EagerRegion, Midway, Session, Warm, entered
 from sapwood.tree.watch.watch import Caught, Watched, warm_up
 from sapwood.units import Size
-
-
-class Edit(Protocol):
-    """Something that a region changed, besides what is in arrays."""
-
-    def undo(self) -> None:
-        """Have it be as it was before the region."""
-
-    def redo(self) -> None:
-        """Have it be as the region left it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +80,10 @@ class Refilled:
         fill(self.thing, mapped(self.now, self.own))
 
 
+Edit: TypeAlias = SlotEdit | Refilled
+"""Something that a region changed, besides what is in arrays."""
+
+
 def _redo(edits: list[Edit]) -> None:
     """Have all be as a region left it."""
     while edits:
@@ -126,7 +121,8 @@ class Begun:
     read when the call began, ``latest`` when the part before the last region did; None
     where nobody looked. ``lost`` says that not all of it can be put back, ``warm`` is
     the warm-up that its parts are held against. ``arguments`` are the call's, by name.
-    Up to ``MOST`` bytes are saved, unless another limit is given.
+    Up to ``MOST`` bytes are saved, unless another limit is given. ``lefts`` are what
+    the regions left, None for one that nothing ran behind.
     """
 
     MOST: ClassVar = Size(256 << 20)
@@ -150,7 +146,7 @@ class Begun:
         self.plain: Sequence[tuple[Slot, Any]] = ()
         self.found: tuple[Sequence[Slot], Sequence[Array]] = (), ()
         self.lost = False
-        self._left: list[Left | None] = []
+        self.lefts: list[Left | None] = []
         self._bound: list[tuple[Slot, Any, Any]] = []
         self._shown: list[Array] = []
         self._saved: list[Preserved] = []
@@ -216,11 +212,9 @@ class Begun:
     def _looked(self) -> Any:
         return [seen(each, self._integration) for each in self._watched]
 
-    def save_result(self, result: Any, integration: Integration) -> None:
+    def save_result(self, result: Any) -> None:
         """Save what an eager region has returned, and a part is about to write."""
-        is_array = integration.is_array
-        arrays = filter(is_array, flatten(result, is_array)[0])
-        self.save([integration.look(each).storage for each in arrays])
+        self.save(self._storages(self._arrays_in(result)))
 
     def binds(self, slots: Iterable[tuple[Slot, Any, Any]]) -> None:
         """Note the slots that a part binds: what was there, and what it binds."""
@@ -232,53 +226,58 @@ class Begun:
         What the last one leaves is what there is when the call strays.
         """
         self._shown += passed.arrays()
-        self._last, self._stamps = last, None
-        if not last:
-            self._stamps = self._integration.versions(self._reach())
+        self._last, self._stamps = last, None if last else self._counted()
 
     def leaves(self, ran: Ran) -> None:
         """Note a region that ran, and what it left behind."""
         self.ran.append(ran)
-        written = None if self._stamps is None else self._written()
-        leaves = flatten(ran.result, self._integration.is_array)[0]
-        self._shown += filter(self._integration.is_array, leaves)
-        left = None if self._last else self._found(written)
-        self._left.append(left)
+        written = self._written()
+        self._shown += self._arrays_in(ran.result)
+        left = None if self._last else self.left(written)
+        self.lefts.append(left)
+
+    def _arrays_in(self, nest: Any) -> list[Array]:
+        is_array = self._integration.is_array
+        return [*filter(is_array, flatten(nest, is_array)[0])]
 
     def _reach(self) -> list[Array]:
         """Return the arrays that regions may have written so far."""
         bound = [new for _, _, new in self._bound if new is not None]
         return [*self._watched, *self._shown, *bound]
 
-    def _written(self) -> list[Storage]:
-        """Return the storages of the arrays that the last region has written."""
-        reach = self._reach()
-        now = self._integration.versions(reach)
-        pairs = zip(reach, self._stamps or (), now or (), strict=False)
-        return self._storages([array for array, old, new in pairs if old != new])
+    def _counted(self) -> Sequence[tuple[Any, int]] | None:
+        """Return the versions of all in reach; None where one of them has none."""
+        found: Sequence[tuple[Any, int]] | None = None
+        with suppress(StaleOutput):  # a step in a region has ended it
+            found = self._integration.versions(self._reach())
+        return found
+
+    def _written(self) -> list[Storage] | None:
+        """Return the storages that the last region wrote; None if nobody knows."""
+        before = self._stamps
+        now = None if before is None else self._counted()
+        if before is None or now is None:
+            return None
+        counts = zip(self._reach(), before, now, strict=True)
+        return self._storages([array for array, old, new in counts if old != new])
 
     def _storages(self, arrays: Iterable[Array]) -> list[Storage]:
         return [self._integration.look(each).storage for each in arrays]
 
-    def _found(self, written: Sequence[Storage] | None) -> Left:
-        """Return what there is behind a region, where only some may be ``written``."""
+    def left(self, written: Sequence[Storage] | None = None) -> Left:
+        """Return what there is behind a region, where only some may be ``written``.
+
+        Raises `MisuseError` where the way to a slot is gone.
+        """
         if written is None:
             written = [*self.storages, *self._storages(self._reach())]
         arguments = self.arguments() if self._bound else {}
         held = [(slot, new, slot.held(arguments)) for slot, _, new in self._bound]
         return Left(None if self.lost else self._preserved(written), held)
 
-    def left(self) -> Left:
-        """Return what there is now; raises `MisuseError` where a slot is gone."""
-        return self._found(None)
-
-    def all_left(self, now: Left) -> list[Left]:
-        """Return what each region left; ``now`` is what the last one did, if asked."""
-        return [each or now for each in self._left]
-
     def forget(self) -> None:
         """Let go of all that regions were passed, have given and left."""
-        for each in (self.ran, self._left, self._bound, self._shown):
+        for each in (self.ran, self.lefts, self._bound, self._shown):
             each.clear()
 
     def is_untouched(self) -> bool:
@@ -404,7 +403,7 @@ class Rerun:
         edits = None if now.saved is None else begun.edits(self._mine)
         if edits is None or now.saved is None:
             return None
-        self._left, self._edits = begun.all_left(now), edits
+        self._left, self._edits = [each or now for each in begun.lefts], edits
         self._arguments = arguments = begun.arguments()
         begun.put_back()
         refilled = begun.refilled(self._mine)
