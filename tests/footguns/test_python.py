@@ -81,21 +81,29 @@ def test_printed_arrays_are_refused(rt, capsys):
     assert capsys.readouterr().out == "[0. 0.]\n" * 3
 
 
-def test_counters_are_refused(rt):
-    """`self.n += 1` inside a graphed function is an error, on the first call.
+def test_counters_count(rt):
+    """`self.n += 1` inside a graphed function counts replays, too.
 
-    A replay runs no Python, so the counter would stop. Count outside, or count in a
-    device array, which replays do write.
+    Where its value decides something, there are no replays: a replay runs no Python.
+    Count in a device array, then, which replays do write.
     """
-    count = {"calls": 0}
+    count, x = {"calls": 0, "used": 0}, rt.array(np.zeros(2))
 
     def f(x):
         count["calls"] += 1
         return x + 1
 
-    x = rt.array(np.zeros(2))
-    with pytest.raises(sw.CaptureError, match="calls"):
-        rt.graph(f, fullgraph=True)(x)
+    g = rt.graph(f, fullgraph=True)
+    for _ in range(5):
+        g(x)
+    assert (count["calls"], g.stats().replays) == (5, 3)
+
+    def used(x):
+        count["used"] += 1
+        return x + count["used"]
+
+    with pytest.raises(sw.CaptureError, match="used"):
+        rt.graph(used, fullgraph=True)(x)
 
     steps = rt.array(np.zeros((), dtype=np.int64))
 

@@ -40,7 +40,7 @@ LOG = []
 
 
 def _write(y):
-    LOG.append(y.ndim)
+    LOG[:] = [*LOG, y.ndim]
 
 
 def _raise(y):

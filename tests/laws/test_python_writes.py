@@ -32,7 +32,7 @@ class Counted:
 
 def _global(_, x):
     global COUNT  # noqa: PLW0603 - what is tested
-    COUNT += 1
+    COUNT = COUNT + 1
     return x + 1
 
 
@@ -41,7 +41,7 @@ def _closure():
 
     def f(_, x):
         nonlocal count
-        count += 1
+        count = count + 1
         return x + 1
 
     return f
@@ -58,11 +58,11 @@ WRITES = {
     "o.n": ("n", lambda o, x: (setattr(o, "n", o.n + 1), x + 1)[1]),
     "log": ("items", lambda o, x: (o.items.append(3), x + 1)[1]),
     "pop": ("items", lambda o, _: (o.items and o.items.pop(), o.items.extend([1, 2]))),
-    "dict item": ("table", _statement("o.table['k'] += 1")),
+    "dict item": ("table", _statement("o.table['k'] = o.table['k'] + 1")),
     "dict key": ("table", _statement("o.table[len(o.table)] = 0")),
     "set": ("seen", _statement("o.seen.add(len(o.seen))")),
     "new attribute": ("fresh", _statement("o.fresh = getattr(o, 'fresh', 0) + 1")),
-    "nested": ("depth", _statement("o.inner.depth += 1")),
+    "nested": ("depth", _statement("o.inner.depth = o.inner.depth + 1")),
     "class": ("total", _statement("type(o).total += 1")),
     "global": ("COUNT", _global),
     "closure": ("count", _closure()),
@@ -141,7 +141,7 @@ def _first(value):
 
 
 def _slot(value):
-    value.n += 1
+    value.n = value.n + 1
 
 
 OBJECTS = {

@@ -33,11 +33,14 @@ from sapwood.tree.call.integration import LayoutProbe
 from sapwood.tree.choose.admit import rejects
 from sapwood.tree.choose.decide import next_step
 from sapwood.tree.choose.skips import Skips
-from sapwood.tree.guards import ambient, checks, restoring
+from sapwood.tree.guards import ambient, checks, restoring, slots
+from sapwood.tree.guards.reach import Walk
+from sapwood.tree.guards.scope import Reach
 from sapwood.tree.node import objects
 from sapwood.tree.node.leases import Leases
 from sapwood.tree.node.outputs import _Known
 from sapwood.tree.record import host_data
+from sapwood.tree.record.repeated import _differs
 from sapwood.tree.regions.rerun import Begun, Rerun
 from sapwood.tree.replay import compiled
 from sapwood.tree.replay.replay import order
@@ -322,6 +325,36 @@ TRIED_MUTANTS: Final = (
         Making.strayed,
         "if node in self.recordings.nodes:",
         "if False:",
+    ),
+    mutant(
+        "a number that code uses is only added to",
+        Reach.only_adds,
+        "and name not in self.used",
+        "",
+    ),
+    mutant(
+        "what stands in two namespaces added twice",
+        slots.Added.place,
+        "id(owner if view is FIELDS else view.open(owner)), key",
+        "id(self), key",
+    ),
+    mutant(
+        "items of a failed attempt kept",
+        restoring.put_back,
+        "del row.value[row.size :]",
+        "pass",
+    ),
+    mutant(
+        "another sum than in the warm-up",
+        _differs,
+        "elif added != warm.added:",
+        "elif False:",
+    ),
+    mutant(
+        "a second name to what is added to",
+        Walk._row,
+        "self.reach.note(used=(self._name(known),))",
+        "pass",
     ),
 )
 """What the suite has caught from the beginning."""

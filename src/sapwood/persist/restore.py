@@ -21,10 +21,18 @@ from sapwood.persist.archive import Archive, SlotBinding
 from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.signature import Arrays, Place, look
 from sapwood.tree.choose.recordings import Recordings
-from sapwood.tree.guards import Ambient, Slot, Survey
+from sapwood.tree.guards import Ambient, Slot, Survey, TallySlot
 from sapwood.tree.guards.views import EMPTY
 from sapwood.tree.nests.containers import unflatten
-from sapwood.tree.node.outputs import Alias, Bytes, Fresh, Output, Outputs, View
+from sapwood.tree.node.outputs import (
+    Alias,
+    Bytes,
+    Constant,
+    Fresh,
+    Output,
+    Outputs,
+    View,
+)
 from sapwood.tree.record.build import LinkSpec, build
 from sapwood.tree.record.recorder import Recorded, ambient_roles, argument_roles
 from sapwood.tree.record.staging import late_stages
@@ -48,7 +56,7 @@ def restore(
     ambient = finder.ambient(archive.ambient)
     if isinstance(ambient, str):
         return ambient
-    bound = finder.bindable(archive.bindings)
+    bound = finder.bindable(archive.bindings, archive.outputs.bound)
     if isinstance(bound, str):
         return bound
     read_by = look([slot.read() for slot in ambient.arrays], integration)
@@ -268,11 +276,19 @@ class Finder:
             return "its arrays are reached by other names"
         return ambient
 
-    def bindable(self, bindings: Sequence[SlotBinding]) -> tuple[Slot, ...] | str:
-        """Return the slots in ``bindings``, which hold arrays or none, or why not."""
+    def bindable(
+        self, bindings: Sequence[SlotBinding], outputs: Sequence[Output]
+    ) -> tuple[Slot, ...] | str:
+        """Return the slots in ``bindings``, which hold arrays or none, or why not.
+
+        Those that such ``outputs`` are added to hold numbers or lists.
+        """
         slots: list[Slot] = []
-        for binding in bindings:
+        for binding, output in zip(bindings, outputs, strict=True):
             slot, held = self._found(binding)
+            if slot is not None and _is_tally(held, output):
+                slots.append(TallySlot(slot.path, slot.root, slot.steps, slot.start))
+                continue
             fits = held is None or held is EMPTY or self.integration.is_array(held)
             if slot is None or not slot.can_be_bound or not fits:
                 return f"{binding.path} is not there to be bound"
@@ -296,3 +312,8 @@ class Finder:
             named = type(key) is str or view.extent == "keys"
             return space.get(key, EMPTY) if named else _ASTRAY
         return space[key] if type(key) is int else _ASTRAY
+
+
+def _is_tally(held: object, output: Output) -> bool:
+    number = isinstance(output, Constant) and type(output.value) is int
+    return type(held) is list or (type(held) is int and number)

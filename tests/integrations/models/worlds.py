@@ -16,7 +16,7 @@ import pytest
 from sapwood.errors import CaptureError
 from sapwood.tree.call.parameters import Parameters
 from sapwood.tree.choose.skips import skip_of
-from sapwood.tree.guards import Surveyor
+from sapwood.tree.guards import Repeated, Surveyor
 from sapwood.tree.node.objects import Told, agree, told
 from sapwood.tree.record.taking import plain_changes
 from sapwood.tree.watch.session import Session, entered
@@ -226,7 +226,7 @@ class Watched(World):
                 raise self._stopped(skip_of(error)) from error
             result = self._watched(before, fn, args, kwargs)
             now = surveyor.survey(parameters.bind(args, kwargs))
-            change = plain_changes(now.changes_since(before))
+            change = plain_changes(now.changes_since(before), but=Repeated)
             if change is not None and seen.calls:
                 raise self._stopped(change)
             if change is not None:

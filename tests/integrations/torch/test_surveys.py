@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from sapwood.tree.guards import BoundArray, Surveyor, survey
+from sapwood.tree.guards import Added, BoundArray, Change, Surveyor, survey
 
 torch = pytest.importorskip("torch")
 
@@ -163,6 +163,34 @@ def test_gradients_are_bound_slots(look, model):
     assert model[0].weight.grad is new
     weight.undo()
     assert model[0].weight.grad is None
+
+
+def test_what_a_module_counts_is_added_to(look, nn):
+    """A number and a list of a module's own, and none that code of torch's may read."""
+
+    class Counting(nn.Linear):
+        def __init__(self):
+            super().__init__(2, 2)
+            self.calls, self.log = 0, []
+
+        def forward(self, x):
+            self.calls += 1
+            self.in_features += 1
+            self.log.append(x)
+            return super().forward(x)
+
+    model = Counting()
+    step = lambda: model(torch.ones(2))  # noqa: E731
+    before = look(step)
+    step()
+    changes = {each.path: each for each in look(step).changes_since(before)}
+    assert {path: type(each) for path, each in changes.items()} == {
+        "model.calls": Added,
+        "model.in_features": Change,
+        "model.log[0]": Added,
+    }
+    assert changes["model.calls"].new == 1
+    assert changes["model.log[0]"].new is model.log[0]
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop"])

@@ -9,18 +9,29 @@ from __future__ import annotations
 from sapwood.tree.guards.ambient import Ambient
 from sapwood.tree.guards.arrays import Arrays
 from sapwood.tree.guards.restoring import kept_states, put_back
-from sapwood.tree.guards.slots import BoundArray, Change, Slot, undo_bound
+from sapwood.tree.guards.slots import (
+    Added,
+    BoundArray,
+    Change,
+    Repeated,
+    Slot,
+    TallySlot,
+    undo_bound,
+)
 from sapwood.tree.guards.survey import AmbientKey, Survey, Surveyor, survey
 
 __all__ = [
+    "Added",
     "Ambient",
     "AmbientKey",
     "Arrays",
     "BoundArray",
     "Change",
+    "Repeated",
     "Slot",
     "Survey",
     "Surveyor",
+    "TallySlot",
     "kept_states",
     "put_back",
     "survey",

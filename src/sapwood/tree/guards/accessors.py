@@ -114,6 +114,8 @@ def _function(value: FunctionType, reach: Reach) -> Openings:
         dynamic=names.dynamic,
         advances=names.advances,
         compares=names.compares,
+        added=names.added,
+        used=names.used,
     )
     yield Accessor(views.FUNCTION)
     if value.__closure__:
@@ -295,6 +297,34 @@ _MACHINERY: Final = frozenset(
     | {"subprocess", "tempfile", "threading", "traceback", "typing", "unittest"}
 )
 """Standard modules whose objects keep books of their own that no program reads."""
+
+
+def is_added_to(
+    thing: Any, view: View, key: Any, reach: Reach, *, items: bool = False
+) -> bool:
+    """Return whether reached code only adds to what a slot holds, or to its items.
+
+    Code of packages is not read, and may use what it names in a class of its own.
+    """
+    if view is views.CELLS:
+        return reach.only_adds(thing.__code__.co_freevars[key], items=items)
+    if view not in _NAMED or not reach.only_adds(key, items=items):
+        return False
+    if view is views.GLOBALS:
+        return owner_of_code(thing.__code__) == "user"
+    return view is views.MODULE or _has_own_attribute(type(thing), key)
+
+
+_NAMED: Final = frozenset({views.ATTRIBUTES, views.FIELDS, views.GLOBALS, views.MODULE})
+
+
+def _has_own_attribute(cls: type, name: str) -> bool:
+    """Return whether an attribute of a class's instances is the user's alone."""
+    if owner_of_class(cls) != "user":
+        return cls is SimpleNamespace
+    found = cls.__getattribute__, cls.__setattr__
+    return name not in _class_names(cls) and not any(map(_is_users, found))
+
 
 _BY_TEXT: Final = (getattr, setattr, hasattr, delattr, vars, dir, eval, exec)
 _STREAMS: Final = frozenset({"stdin", "stdout", "stderr"})

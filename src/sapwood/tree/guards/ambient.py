@@ -22,6 +22,7 @@ from sapwood.tree.guards.checks import (
     NODE,
     OPAQUE,
     SEEN,
+    TALLY,
     TWIN,
     USED,
     Check,
@@ -207,6 +208,8 @@ def _kind(row: Row, unused: Mapping[int, Kind], places: dict[Hashable, int]) -> 
     if row.role == "constant":
         lasts = type(row.value) in _LASTING or isinstance(row.value, type)
         return OPAQUE if isinstance(row.frozen, Identity) and not lasts else CONSTANT
+    if row.role == "tally":
+        return TALLY
     kind = unused.get(id(row.value), USED) if _is_array(row) else NODE
     if not kind.thing:
         return kind

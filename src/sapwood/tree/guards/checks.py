@@ -163,10 +163,12 @@ SEEN: Final = Kind(
     )
 )
 """Values that were come by before: by which of the things they are."""
+TALLY: Final = Kind(_are_nodes)
+"""Numbers that are only added to, by class alone."""
 IDLE: Final = Kind(_are_objects, _look_alike, array=True)
 USED: Final = Kind(_are_objects, _look_alike, array=True, used=True)
 
-KINDS: Final = CONSTANT, OPAQUE, NODE, TWIN, SEEN, IDLE, USED
+KINDS: Final = CONSTANT, OPAQUE, TALLY, NODE, TWIN, SEEN, IDLE, USED
 """In the order in which slots are tested."""
 
 

@@ -15,6 +15,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from sapwood.tree.guards import comparing
+from sapwood.tree.guards.adding import added_and_used
 from sapwood.tree.guards.comparing import COMPARING
 
 
@@ -26,7 +27,8 @@ class Names:
     so are globals. ``modules`` are imported inside the function, with a dot before
     the name for each level. ``advances``: it moves iterators by other means than a
     loop. ``compares``: it may ask whether two values, neither of them written in the
-    code, are one object.
+    code, are one object. ``added``: names by which it adds to what is there, ``used``:
+    those that it uses in any other way.
     """
 
     globals: frozenset[str]
@@ -36,6 +38,8 @@ class Names:
     every_global: bool
     advances: bool
     compares: bool
+    added: frozenset[str]
+    used: frozenset[str]
 
 
 _BY_TEXT = frozenset({"getattr", "hasattr", "setattr", "delattr"})
@@ -44,7 +48,8 @@ _ANY_ATTRIBUTE = frozenset(
     | {"methodcaller", "vars", "__dict__", "__getattribute__"}
 )
 _ADVANCING = frozenset({"next", "anext", "__next__", "send", "throw"})
-_ANY_GLOBAL = frozenset({"eval", "exec", "globals", "locals", "__globals__"})
+ANY_GLOBAL = frozenset({"eval", "exec", "globals", "locals", "__globals__"})
+"""What finds globals and variables that no code names."""
 _GLOBAL_OPS = frozenset(
     {"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"}
     | {"LOAD_FROM_DICT_OR_GLOBALS"}
@@ -67,9 +72,13 @@ def names_of(code: CodeType) -> Names:
     globals_: set[str] = set()
     attributes: set[str] = set()
     modules: set[str] = set()
+    told: set[str] = set()
+    added = used = frozenset[str]()
     dynamic = compares = formats = False
     for each in nested(code):
         instructions = list(dis.get_instructions(each))
+        more, others = added_and_used(instructions)
+        added, used = added | more, used | others
         compares |= any(
             comparing.compares(instructions, i) for i in range(len(instructions))
         )
@@ -81,7 +90,7 @@ def names_of(code: CodeType) -> Names:
                 if op.argval in _BY_TEXT:
                     name = _constant_name(instructions, index)
                     dynamic |= name is None
-                    attributes.update(() if name is None else (name,))
+                    told.update(() if name is None else (name,))
             elif op.opname in _ATTRIBUTE_OPS:
                 only_compared = _is_only_compared(instructions, index)
                 attributes.update(() if only_compared else (op.argval,))
@@ -90,15 +99,18 @@ def names_of(code: CodeType) -> Names:
             elif op.opname == "MATCH_CLASS":
                 dynamic = True
         formats |= _formats(each, instructions)
-    used = globals_ | attributes
+    attributes |= told
+    named = globals_ | attributes
     return Names(
         frozenset(globals_),
         frozenset(attributes | {"__repr__"} if formats else attributes),
         frozenset(modules),
-        dynamic or bool(used & _ANY_ATTRIBUTE) or bool(attributes & _BY_TEXT),
-        bool(used & _ANY_GLOBAL),
-        bool(used & _ADVANCING),
-        compares or bool(used & COMPARING),
+        dynamic or bool(named & _ANY_ATTRIBUTE) or bool(attributes & _BY_TEXT),
+        bool(named & ANY_GLOBAL),
+        bool(named & _ADVANCING),
+        compares or bool(named & COMPARING),
+        added,
+        used | told,
     )
 
 

@@ -234,6 +234,8 @@ class _Prints:
             return f"array {row.frozen}{known}".encode()
         if row.role == "node":
             return self._kind(self._walk.nodes[row.node])
+        if row.role == "tally":
+            return b"number that is only added to"
         return self._proof(self._walk.path(inside, row.key), row.value)
 
     def _proof(self, path: str, value: Any) -> bytes:

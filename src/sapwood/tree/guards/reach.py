@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import weakref
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +17,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from sapwood.errors import CaptureError
 from sapwood.tree.guards import views
-from sapwood.tree.guards.accessors import accessors, is_structural
+from sapwood.tree.guards.accessors import accessors, is_added_to, is_structural
 from sapwood.tree.guards.arrays import Arrays, layout_of
 from sapwood.tree.guards.comparing import HASHING
 from sapwood.tree.guards.constants import constant_of, is_tensor
@@ -62,6 +63,9 @@ _AN_ADDRESS: Final = 1 << 20
 """Objects of a process lie above, wherever the interpreter was linked to."""
 _NUMBERING: Final = frozenset({"__hash__", "hash", "id"})
 
+_TALLIES: Final = frozenset({int, list})
+_TABLES: Final = frozenset({Counter, OrderedDict, defaultdict, dict, list})
+
 _BOOKS = frozenset({"__builtins__", "__loader__", "__spec__", "__warningregistry__"})
 """What the interpreter keeps in every module for itself."""
 
@@ -70,15 +74,18 @@ class Row(NamedTuple):
     """One slot as it was read.
 
     ``frozen`` is what its value is compared by: the layout of an array, the key of a
-    constant, the class or identity of a node; ``node`` is that node's number.
-    Where one is only compared with, it may be ``absent``.
+    constant, the class or identity of a node; ``node`` is that node's number. A tally
+    is a number or a list to which the function only adds: compared is its class, and
+    ``size`` is the length of a list. Where one is only compared with, it may be
+    ``absent``.
     """
 
     key: Any
     value: Any
-    role: Literal["absent", "array", "constant", "node"]
+    role: Literal["absent", "array", "constant", "node", "tally"]
     frozen: Hashable
     node: int = -1
+    size: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -87,7 +94,8 @@ class Node:
 
     ``covered``: it is an argument's container, whose leaves the signature compares;
     ``keyed``: or a tuple that is a key of one, or within such a key.
-    ``given``: it is an argument itself, whose name is its path.
+    ``given``: it is an argument itself, whose name is its path. ``added``: the function
+    only adds to what is in it.
     """
 
     value: Any
@@ -99,6 +107,7 @@ class Node:
     step: tuple[View, Any] | None = None
     given: bool = False
     keyed: bool = False
+    added: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -263,6 +272,12 @@ class Walk:
     def _row(self, number: int, node: Node, view: View, key: Any, value: Any) -> Row:
         if self.arrays.is_array(value):
             return Row(key, value, "array", layout_of(self.arrays, value))
+        kind: Any = type(value)
+        if kind in _TALLIES and (
+            node.added or is_added_to(node.value, view, key, self.reach)
+        ):
+            size = len(value) if kind is list else 0
+            return Row(key, value, "tally", kind, size=size)
         if is_book(view, key):
             return Row(key, value, "constant", constant_key(value))
         if type(value) in ATOMS:
@@ -274,16 +289,28 @@ class Walk:
         covered = node.covered and (
             cls is tuple if keyed else container_of(cls) is not None
         )
+        added = is_added_to(node.value, view, key, self.reach, items=True)
         known = self._known.get((id(value), covered))
+        if known is not None and self.nodes[known].added and not added:
+            # Another name leads there, by which code may do more.
+            self.reach.note(used=(self._name(known),))
         if known is None:
             opened = () if is_tensor(value) else tuple(accessors(value, self.reach))
             if not opened:
                 return Row(key, value, "constant", constant_of(value))
             path, frozen = self._label(node, view, key), self._frozen(value)
             entered = Node(value, path, frozen, opened, covered, number, (view, key))
-            entered.keyed = covered and keyed
+            entered.keyed, entered.added = covered and keyed, added and cls in _TABLES
             known = self._enter(entered)
         return Row(key, value, "node", self.nodes[known].frozen, known)
+
+    def _name(self, number: int) -> str:
+        """Return the name by which a node was come by."""
+        node = self.nodes[number]
+        view, key = node.step or (None, "")
+        if view is views.CELLS:
+            key = self.nodes[node.parent].value.__code__.co_freevars[key]
+        return str(key)
 
     def _frozen(self, value: Any) -> Any:
         if is_structural(value, self.reach):

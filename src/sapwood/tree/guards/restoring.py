@@ -72,6 +72,9 @@ def put_back(survey: Survey) -> None:
     What cannot be bound stays as it is, and shows in the next survey.
     """
     for thing, inside in survey.insides():
+        for row in inside.rows:
+            if row.role == "tally" and type(row.value) is list:
+                del row.value[row.size :]
         if inside.lacks is None and inside.view in _WHOLE:
             _WHOLE[inside.view](thing, inside)
         elif inside.view.store is not None:

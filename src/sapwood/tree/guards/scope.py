@@ -8,6 +8,7 @@ from types import CodeType, FunctionType
 from typing import Final, NamedTuple, TypeAlias
 from weakref import WeakSet
 
+from sapwood.tree.guards.code import ANY_GLOBAL
 from sapwood.tree.guards.owners import owner_of_code
 from sapwood.tree.guards.views import View
 
@@ -35,7 +36,8 @@ class Reach:
     ``built`` are the classes that reached code can call, ``builtins`` the global names
     that it finds in no module of its own. ``own`` is the code of the function itself,
     which is read wherever it is from. ``advances``: it moves iterators by hand.
-    ``compares``: it may ask which arrays are one.
+    ``compares``: it may ask which arrays are one. ``added`` are names by which it adds
+    to what is there, ``used`` those that it uses in another way.
 
     A walk may begin with the reach of the walk before it, as a guess. What this walk
     has come by itself is then in ``found``; a guess that holds more is of no use.
@@ -47,6 +49,8 @@ class Reach:
     advances: bool = False
     compares: bool = False
     built: WeakSet[type] = field(default_factory=WeakSet)
+    added: set[str] = field(default_factory=set)
+    used: set[str] = field(default_factory=set)
     own: set[CodeType] = field(default_factory=set)
     found: Reach | None = None
 
@@ -54,12 +58,14 @@ class Reach:
         """Return a reach for another walk to begin with, of which nothing is found."""
         flags = self.dynamic, self.advances, self.compares
         sets = {*self.names}, {*self.builtins}
-        return Reach(*sets, *flags, WeakSet(self.built), found=Reach())
+        both = {*self.added}, {*self.used}
+        return Reach(*sets, *flags, WeakSet(self.built), *both, found=Reach())
 
     def size(self) -> tuple[int, ...]:
         """Return a measure that differs after every growth."""
         flags = self.dynamic, self.advances, self.compares
-        return len(self.names), len(self.builtins), len(self.built), *flags
+        sets = self.names, self.builtins, self.built, self.added, self.used
+        return *(len(each) for each in sets), *flags
 
     def note(
         self,
@@ -70,6 +76,8 @@ class Reach:
         dynamic: bool = False,
         advances: bool = False,
         compares: bool = False,
+        added: Collection[str] = (),
+        used: Collection[str] | None = None,
     ) -> None:
         """Note what reached code names, can call, or may do."""
         for each in (self,) if self.found is None else (self, self.found):
@@ -79,6 +87,18 @@ class Reach:
             each.dynamic |= dynamic
             each.advances |= advances
             each.compares |= compares
+            each.added.update(added)
+            each.used.update(names if used is None else used)
+
+    def only_adds(self, name: str, *, items: bool) -> bool:
+        """Return whether no code that was reached does more with a name than add.
+
+        To what it stands for, or to ``items`` of that.
+        """
+        item = f"{name}[]"
+        one, other = (item, name) if items else (name, item)
+        known = one in self.added and not {other} & self.added and name not in self.used
+        return known and not self.dynamic and self.used.isdisjoint(ANY_GLOBAL)
 
     def reads(self, function: FunctionType) -> bool:
         """Return whether the code of ``function`` is read, not only its identity."""

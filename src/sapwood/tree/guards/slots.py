@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from sapwood.errors import MisuseError
-from sapwood.tree.guards.views import EMPTY, TUPLE, View
+from sapwood.tree.guards.views import CELLS, EMPTY, FIELDS, TUPLE, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,21 @@ def _replaced(old: tuple[Any, ...], key: int, value: object) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class TallySlot(Slot):
+    """A slot of a number, or of a list, to which replays add."""
+
+    def write(
+        self, value: object, arguments: Mapping[str, object] | None = None
+    ) -> None:
+        """Add ``value`` to what is bound here; as `Slot.write` otherwise."""
+        held = self.read(arguments)
+        if type(held) is list:
+            held.append(value)
+        else:
+            Slot.write(self, held + value, arguments)
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """Something that the function wrote, and that no replay would repeat.
 
@@ -143,12 +158,10 @@ class Draw(Change):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BoundArray(Change):
-    """An array bound to a slot, which every replay can do again.
+class Repeated(Change):
+    """A write that every replay makes again: ``new`` to ``slot``, which held ``old``.
 
-    ``old`` is what the slot held, `EMPTY` if nothing; ``new`` is the array, or None
-    where the function took an array away. Only ``slot`` is worth keeping: the rest
-    keeps arrays alive.
+    Only ``slot`` is worth keeping: the rest keeps arrays alive.
     """
 
     slot: Slot
@@ -157,16 +170,51 @@ class BoundArray(Change):
     _arguments: Mapping[str, object] = field(repr=False)
 
     def undo(self) -> None:
-        """Bind the slot to what it held before."""
-        self.slot.write(self.old, self._arguments)
+        """Have the slot hold what it held before."""
+        Slot.write(self.slot, self.old, self._arguments)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BoundArray(Repeated):
+    """An array bound to a slot.
+
+    ``old`` is `EMPTY` if there was nothing, ``new`` is None where the function took an
+    array away.
+    """
 
     def write(self, value: object, arguments: Mapping[str, object]) -> None:
         """Bind the slot to ``value``, in a call with these arguments."""
         self.slot.write(value, arguments)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Added(Repeated):
+    """A number that was added to a tally, or an item; its slot is a `TallySlot`.
+
+    ``number`` is which item of the list it is.
+    """
+
+    number: int = -1
+
+    def undo(self) -> None:
+        """Have the slot hold what it held before."""
+        if self.number < 0:
+            Repeated.undo(self)
+        else:
+            del self.slot.read(self._arguments)[self.number :]
+
+    def place(self) -> Hashable:
+        """Return what tells where that is, whichever way leads there."""
+        if self.number >= 0:
+            return id(self.slot.read(self._arguments)), self.number
+        (view, key), owner = self.slot.steps[-1], self.slot.owner(self._arguments)
+        if view is CELLS:
+            return (id(owner.__closure__[key]),)
+        return id(owner if view is FIELDS else view.open(owner)), key
+
+
 def undo_bound(changes: Sequence[Change]) -> None:
-    """Unbind, the last first, every array that was bound to a slot."""
+    """Undo, the last first, every change that replays make again."""
     for change in reversed(changes):
-        if isinstance(change, BoundArray):
+        if isinstance(change, Repeated):
             change.undo()

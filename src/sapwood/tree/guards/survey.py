@@ -26,7 +26,7 @@ from sapwood.tree.guards.memoised import Watched, is_cached, memoised
 from sapwood.tree.guards.progress import PROGRESS, is_readable
 from sapwood.tree.guards.reach import Inside, Row, Walk, reach
 from sapwood.tree.guards.scope import ATOMS, Reach
-from sapwood.tree.guards.slots import BoundArray, Change, Draw, Slot
+from sapwood.tree.guards.slots import Added, BoundArray, Change, Draw, Slot, TallySlot
 from sapwood.tree.guards.sources import STATE
 from sapwood.tree.guards.standard import FACTORY, KEYED, MAXLEN, STANDARD_VIEWS
 from sapwood.tree.guards.views import (
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 _VIEWS = {**BY_NAME, **STANDARD_VIEWS}
 _CONTAINERS = (DICT, LIST, SET)
 _MADE = (FACTORY, MAXLEN)
+_LASTING = ATOMS - {bytearray}
 
 
 def survey(
@@ -278,11 +279,13 @@ class Survey:
 
     def changes_since(self, before: Survey) -> tuple[Change, ...]:
         """Return what was written since an earlier survey of the same call."""
-        return tuple(
-            change
-            for old, new in self._both(before)
-            for change in self._written(before, old, new)
-        )
+        changes: dict[Hashable, Change] = {}
+        for old, new in self._both(before):
+            for change in self._written(before, old, new):
+                # What stands in a namespace is found by each function that names it.
+                place = change.place() if isinstance(change, Added) else id(change)
+                changes.setdefault(place, change)
+        return tuple(changes.values())
 
     def renewed_since(self, before: Survey) -> list[Any]:
         """Return containers that were empty, and in whose place others are by now."""
@@ -334,6 +337,9 @@ class Survey:
         slot_of: Callable[[Any], Slot],
     ) -> Iterator[Change]:
         for was, now in _pairs(old, new):
+            if was.role == now.role == "tally":
+                yield from self._added(new, was, now, slot_of)
+                continue
             inner = self._rebuilt(before, was, now)
             if inner is not None:
                 slot = slot_of(now.key)
@@ -342,6 +348,28 @@ class Survey:
             change = self._compared(new, was, now, slot_of)
             if change is not None and not self._renews(before, was, now):
                 yield change
+
+    def _added(
+        self, inside: Inside, old: Row, new: Row, slot_of: Callable[[Any], Slot]
+    ) -> Iterator[Change]:
+        """Yield what was added to a number, or the items that were to a list."""
+        path, slot = self._walk.path(inside, new.key), slot_of(new.key)
+        tally = TallySlot(slot.path, slot.root, slot.steps, slot.start)
+        write = partial(Added, slot=tally, _arguments=self._arguments)
+        if type(new.value) is not list:
+            text = _text(inside, path, old.value, new.value)
+            if new.value != old.value:
+                yield write(path, text, old=old.value, new=new.value - old.value)
+        elif new.value is not old.value or new.size < old.size:
+            yield Change(path, f"{path} is another list, or was cut")
+        else:
+            text = f"len({path}) changed from {old.size} to {new.size}"
+            for number, item in enumerate(new.value[old.size :], old.size):
+                if self._walk.arrays.is_array(item) or type(item) in _LASTING:
+                    at = f"{path}[{number}]"
+                    yield write(at, text, old=None, new=item, number=number)
+                else:
+                    yield Change(path, text)
 
     def _rebuilt(
         self, before: Survey, old: Row, new: Row

@@ -93,7 +93,7 @@ Output = Fresh | Same | Alias | View | Constant | Held | Carried
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """The result's nesting and leaves; behind them the arrays bound to slots."""
+    """The result's nesting and leaves; behind them what is bound to slots."""
 
     structure: Hashable
     leaves: tuple[Output, ...]

@@ -32,6 +32,7 @@ from sapwood.tree.record.staging import reserved, spoil
 from sapwood.tree.record.taking import (
     RecordRequest,
     Taken,
+    added,
     plain_changes,
     settled,
     take,
@@ -189,7 +190,8 @@ def _built(scene: _Lent, taken: Taken) -> Recorded:
     drawing = _drawn(scene, taken, outputs)
     if error is None:
         _check(outputs, scene, taken)
-    outcome = concluded(error, warm, session, outputs)
+    sums = added(bound, scene.integration.is_array)
+    outcome = concluded(error, warm, session, outputs, sums)
     with unrepeated(outcome):
         node = build(drawing, scene.range, scene.device)
     return Recorded(node, scene.read, tuple(change.slot for change in bound), outcome)

@@ -36,7 +36,7 @@ from sapwood.tree.record.staging import (
     reserved,
     stand_ins,
 )
-from sapwood.tree.record.taking import RecordRequest, Taken, settled, take
+from sapwood.tree.record.taking import RecordRequest, Taken, added, settled, take
 from sapwood.tree.watch.placement import lay_out
 from sapwood.tree.watch.session import Warm
 from sapwood.tree.watch.watch import Capture, Captured, Caught, unrepeated
@@ -279,7 +279,13 @@ def _built(scene: Scene, taken: Taken) -> Recorded:
         if captured.error is None:
             check_allocations(outputs, scene.rooms(), range_, recordings)
             recording = _repacked(recording, captured, starts, range_, device)
-        outcome = concluded(error, order.specialization.warm, captured.session, outputs)
+        outcome = concluded(
+            error,
+            order.specialization.warm,
+            captured.session,
+            outputs,
+            added(bound, recordings.integration.is_array),
+        )
         drawing = scene.spec(recording, outputs, memos=memos)
         node = build(drawing, range_, device)
     return Recorded(node, scene.read, tuple(change.slot for change in bound), outcome)

@@ -7,11 +7,17 @@ against the warm-up, but launched once; the next one is held against it.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from typing import TypeAlias
+
 from sapwood.errors import CaptureError
 from sapwood.tree.node.objects import agree, are_others, first_other
 from sapwood.tree.node.outputs import Outputs, made_anew
 from sapwood.tree.watch.session import Session, Unready, Warm
 from sapwood.tree.watch.watch import Caught
+
+Added: TypeAlias = tuple[Hashable, ...]
+"""What tells what a function has added to numbers and lists."""
 
 
 def code_of(session: Session) -> frozenset[str]:
@@ -37,6 +43,7 @@ def concluded(
     warm: Warm | None,
     session: Session,
     outputs: Outputs,
+    added: Added = (),
 ) -> CaptureError | Caught | Warm | None:
     """Return an error there was, or else the outcome of a capture that is not run yet.
 
@@ -46,7 +53,7 @@ def concluded(
     """
     if error is not None:
         return error
-    outcome = outcome_of(warm, session, outputs)
+    outcome = outcome_of(warm, session, outputs, added)
     if outcome is None or warm is None or not are_others(outputs.told(), warm.told):
         return outcome
     if isinstance(outcome, CaptureError):
@@ -55,14 +62,14 @@ def concluded(
 
 
 def outcome_of(
-    warm: Warm | None, session: Session, outputs: Outputs
+    warm: Warm | None, session: Session, outputs: Outputs, added: Added = ()
 ) -> CaptureError | Warm | None:
     """Say whether a capture is what comes again, as far as that is known.
 
     That is an error where it is not, and where only another capture can show it, what
     to hold that one against.
     """
-    error, code = _differs(warm, session, outputs), code_of(session)
+    error, code = _differs(warm, session, outputs, added), code_of(session)
     # Without ops from the warm-up, only another capture can show whether host data
     # that the function made is the same each time.
     told = warm is not None and session.hosts and not (warm.ops or warm.captured)
@@ -77,6 +84,7 @@ def outcome_of(
         warm.room,
         code,
         captured=True,
+        added=added,
     )
 
 
@@ -89,7 +97,7 @@ class Reordered(CaptureError):
 
 
 def _differs(
-    warm: Warm | None, session: Session, outputs: Outputs
+    warm: Warm | None, session: Session, outputs: Outputs, added: Added
 ) -> CaptureError | None:
     """Return an error where a capture did other things than its warm-up."""
     if warm is None:
@@ -110,6 +118,8 @@ def _differs(
             if anew is not None:
                 return made_anew(anew)
             what = "a plain value in the result"
+        elif added != warm.added:
+            what = "what it adds to a number or list that it keeps"
     if what is None:
         return None
     same = len(ops) == len(warm.ops) and sorted(ops) == sorted(warm.ops)

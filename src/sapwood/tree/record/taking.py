@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,15 +14,17 @@ from sapwood.tree.call.signature import Call
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import (
+    Added,
     BoundArray,
     Change,
+    Repeated,
     Survey,
     kept_states,
     put_back,
     undo_bound,
 )
-from sapwood.tree.nests.containers import refilled
-from sapwood.tree.node.objects import fresh
+from sapwood.tree.nests.containers import constant_key, refilled
+from sapwood.tree.node.objects import ARRAY, fresh
 from sapwood.tree.node.outputs import Outputs
 from sapwood.tree.record.host_data import lasting
 from sapwood.tree.record.staging import SlotStandIns
@@ -170,8 +172,8 @@ def raised_within(error: Caught) -> Raised:
 
 def settled(
     taken: Taken, recordings: Recordings
-) -> tuple[Sequence[BoundArray], CaptureError | Caught | None]:
-    """Unbind what the function bound, and say what went wrong in its Python.
+) -> tuple[Sequence[Repeated], CaptureError | Caught | None]:
+    """Undo what the function wrote, and say what went wrong in its Python.
 
     The replay binds again; until then all is as before the call. Raises `Raised`, or
     another `CaptureError`.
@@ -189,11 +191,11 @@ def settled(
         raise stays
     changes = taken.after.changes_since(taken.before)
     undo_bound(changes)
-    bound = [change for change in changes if isinstance(change, BoundArray)]
+    bound = [change for change in changes if isinstance(change, Repeated)]
     if refused is not None:
         # The session raised there, so what the function did behind it does not count.
         raise refused.anew()
-    return bound, error or plain_changes(changes)
+    return bound, error or plain_changes(changes, but=Repeated)
 
 
 def with_leaves(
@@ -207,10 +209,20 @@ def with_leaves(
     return args, kwargs
 
 
-def plain_changes(changes: Sequence[Change]) -> CaptureError | None:
-    """Return an error that names the first slot bound to a plain value, if any."""
+def added(
+    changes: Sequence[Change], is_array: Callable[[Any], bool]
+) -> tuple[Hashable, ...]:
+    """Return what tells what was added to numbers and lists."""
+    values = (change.new for change in changes if isinstance(change, Added))
+    return tuple(ARRAY if is_array(x) else constant_key(x) for x in values)
+
+
+def plain_changes(
+    changes: Sequence[Change], *, but: type[Repeated] = BoundArray
+) -> CaptureError | None:
+    """Return an error that names the first write ``but`` of these, if there is any."""
     for change in changes:
-        if not isinstance(change, BoundArray):
+        if not isinstance(change, but):
             return CaptureError(
                 f"{change}: the function writes {change.path}, which no replay "
                 "would repeat",

@@ -19,14 +19,20 @@ from sapwood.tree.choose.function_cache import FunctionCache
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.skips import Skips
 from sapwood.tree.choose.specialization import Specialization
-from sapwood.tree.guards import BoundArray, Survey, Surveyor, kept_states
+from sapwood.tree.guards import (
+    BoundArray,
+    Repeated,
+    Survey,
+    Surveyor,
+    kept_states,
+)
 from sapwood.tree.nests.containers import flatten
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.objects import told
 from sapwood.tree.node.outputs import analyse
 from sapwood.tree.record.host_data import lasting
 from sapwood.tree.record.repeated import Reordered
-from sapwood.tree.record.taking import plain_changes, raised_within, undo
+from sapwood.tree.record.taking import added, plain_changes, raised_within, undo
 from sapwood.tree.regions.crossing import told_later
 from sapwood.tree.regions.rehearsed import Rehearsed
 from sapwood.tree.regions.rerun import Begun, Rerun, Strayed
@@ -155,7 +161,9 @@ class Eagerly:
         capturer = self.recordings.capturer
         error = watching.unrecordable or lasting(watching)
         if error is None and not watching.prepares:
-            error = plain_changes(live.changes)
+            # Behind an eager region, nobody would know how to take back a sum.
+            repeats = BoundArray if watching.breaks else Repeated
+            error = plain_changes(live.changes, but=repeats)
         if error is None and watching.breaks and capturer is not None:
             # Refused now: when a capture finds it, eager regions have already run.
             error = capturer.refusal(watched.result)
@@ -184,6 +192,7 @@ class Eagerly:
             frozenset(name for name, _ in watching.code),
             asks=watching.asks,
             captured=watching.as_captured,
+            added=added(live.changes, self.recordings.integration.is_array),
         )
 
     def run(

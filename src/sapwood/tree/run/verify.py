@@ -11,7 +11,7 @@ from sapwood.tree.call.integration import Integration
 from sapwood.tree.call.signature import Call
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.specialization import Specialization
-from sapwood.tree.guards import BoundArray, Change, Survey, undo_bound
+from sapwood.tree.guards import Change, Repeated, Survey, undo_bound
 from sapwood.tree.nests.containers import flatten
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.objects import unpacked
@@ -81,7 +81,7 @@ def _bound(changes: Sequence[Change], bits: Bits) -> dict[str, Hashable]:
     return {
         change.path: bits.of(change.new)
         for change in changes
-        if isinstance(change, BoundArray)
+        if isinstance(change, Repeated)
     }
 
 

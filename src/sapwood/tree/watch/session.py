@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -303,7 +303,8 @@ class Warm:
     their order, that outlived the function or were alive when an eager region ran;
     ``told`` the plain values in the result; ``breaks`` and ``room`` as in `Session`;
     ``code`` what tells compiled code apart; ``thread`` the one that it ran on.
-    ``asks`` as in `Session`; one that is of a capture was ``captured``.
+    ``asks`` as in `Session`; one that is of a capture was ``captured``. ``added`` tells
+    what the function has added to numbers and lists.
     """
 
     ops: tuple[bytes, ...]
@@ -314,6 +315,7 @@ class Warm:
     code: frozenset[str] = frozenset()
     asks: bool = False
     captured: bool = False
+    added: tuple[Hashable, ...] = ()
     thread: ref[Thread] = field(
         default_factory=lambda: ref(current_thread()), compare=False
     )

@@ -1,0 +1,438 @@
+"""Numbers and lists that a function only adds to: each replay adds what eager calls do.
+
+Their values decide nothing, and so no call is recorded for one of them. Where code does
+anything else with them, they are read like all that a function reads.
+"""
+
+from __future__ import annotations
+
+import operator
+import random
+import time
+import types
+
+import numpy as np
+import pytest
+
+import sapwood as sw
+from tests.support.frameworks import capturing, on_host
+
+SKIP = "ignore::sapwood.GraphSkipWarning"
+CALLS = 10
+
+ADDING = (
+    "o.calls += 1",
+    "o.calls -= 3",
+    "o.seen += x.shape[0]",
+    "o.inner.depth += len(x) + abs(-2)",
+    "o.table['rows'] += 2",
+    "o.lists['loss'].append(x * 2)",
+    "o.lists['loss'].append(y)",
+    "o.log.append(4)",
+    "o.log.append(x + 1)",
+    "o.log.extend([x, None])",
+    "o.log += [y[1:], 'end']",
+    "o.other.append(y); o.other.append(y)",
+    "o.counts[1] += 1",
+    "o.slotted.n += 1",
+    "TOTAL += 1",
+    "NOTES.append(y)",
+    "more(o)",
+    "TOTAL += 1; total()",
+)
+USING = (
+    "y = y * (o.calls % 3)",
+    "y = y + len(o.log)",
+    "y = y + (o.seen > 20)",
+    "o.calls = 0",
+    "y = y + sum(o.table.values())",
+    "o.table['rows'] = o.table['rows'] * 2 % 7",
+    "o.log and o.log.pop()",
+    "y = o.other[-1] + 1 if o.other else y",
+    "o.calls *= 2",
+    "last = o.lists['loss']; y = y + (last[-1] if last else 1)",
+    "y = y + len(operator.attrgetter('log')(o))",
+    "o.counts.sort()",
+    "y = y + sum(each for each in o.counts)",
+    "o.log = [*o.log, 1]",
+    "o.seen = o.calls + 1",
+    "match o:\n        case Slots(calls=n):\n            y = y + n",
+    "held = o.log; held.append(1); y = y + len(held)",
+    "y = y + vars(o)['calls']",
+    "y = y + getattr(o, 'cal' + 'ls')",
+    "y = y + TOTAL",
+    "o.counts.append(1); y = y + o.counts[1]",
+    "y = y * o.slotted.n",
+    "del o.log[:1]",
+    "y = y + uses(o)",
+)
+
+
+class _Slotted:
+    __slots__ = ("n",)
+
+    def __init__(self):
+        self.n = 0
+
+
+class _State:
+    def __init__(self):
+        self.calls, self.seen, self.counts = 0, 0, [0, 0]
+        self.table, self.lists = {"rows": 0}, {"loss": []}
+        self.log, self.other, self.slotted = [], [], _Slotted()
+        self.inner = types.SimpleNamespace(depth=0)
+
+    def shown(self):
+        inside = {**vars(self), "slotted": self.slotted.n, "inner": self.inner.depth}
+        return {
+            k: [*v] if isinstance(v, list) else {**v} if isinstance(v, dict) else v
+            for k, v in inside.items()
+        }
+
+
+def _function(lines):
+    """Return a function of such lines, and its globals."""
+    space = {"TOTAL": 0, "NOTES": [], "operator": operator, "Slots": _State}
+    body = "".join(f"    {line}\n" for line in lines)
+    exec(
+        "def more(o):\n    o.calls += 2\n    o.log.append(1)\n\n"
+        "def uses(o):\n    return o.calls\n\n"
+        "def total():\n    global TOTAL\n    TOTAL += 2\n\n"
+        f"def f(o, x):\n    global TOTAL\n    y = x + 1\n{body}    return y\n",
+        space,
+    )
+    return space["f"], space
+
+
+def _program(lines, calls=CALLS, keep=2):
+    def program(w):
+        fn, space = _function(lines)
+        o, kept = _State(), []
+        f = w.graph(lambda x: fn(o, x))
+        for i in range(calls):
+            kept.append(f(w.values(4)))
+            own = o.shown()
+            yield kept[-keep:], own, space["TOTAL"], [*space["NOTES"]]
+            if i == calls // 2:
+                o.log, o.calls, o.table = [], 100, {"rows": 1}
+
+    return program
+
+
+@pytest.mark.every_framework
+@pytest.mark.parametrize("line", ADDING)
+def test_what_is_only_added_to_is_replayed(agree, line):
+    """And other numbers, or another list, in its place are added to."""
+    world = agree(_program([line]))
+    assert world.count("passed_through") == 0
+    assert world.count("replays") >= 4
+
+
+@pytest.mark.every_framework
+@pytest.mark.filterwarnings(SKIP)
+@pytest.mark.parametrize("line", USING)
+def test_what_is_used_otherwise_is_read(agree, line):
+    """By the function, or by another one that it calls."""
+    agree(_program([*ADDING[:12], "o.counts[1] += 1", "more(o)", line]))
+
+
+@pytest.mark.every_framework
+@pytest.mark.filterwarnings(SKIP)
+@pytest.mark.parametrize("seed", range(16))
+def test_random_lines(agree, seed):
+    """Whatever is added and used, in any order: as eager calls do."""
+    chance = random.Random(seed)
+    lines = chance.choices(ADDING, k=chance.randint(1, 6))
+    lines += chance.sample(USING, k=chance.choice((0, 0, 1, 2)))
+    chance.shuffle(lines)
+    world = agree(_program(lines))
+    if not set(lines) & {*USING}:
+        assert world.count("passed_through") == 0
+
+
+@pytest.mark.every_framework
+@pytest.mark.parametrize("how", ["argument", "self", "closure", "module"])
+def test_wherever_the_number_is(agree, how):
+    """In an object that is passed, in the method's own, in a variable, in a module."""
+
+    def program(w):
+        o = types.ModuleType("counting") if how == "module" else _State()
+        o.calls, o.log, n = 0, [], 0
+
+        def add(o, x):
+            o.calls += 1
+            o.log.append(x * 2)
+            return x + 1
+
+        def count(_, x):
+            nonlocal n
+            n += 1
+            return x + 1
+
+        if how == "self":
+            cls = type("Step", (_State,), {"step": w.graph(add)})
+            o.__class__ = cls
+            w.functions[:] = [] if w.plain else [o.step]
+            f = o.step
+        elif how == "argument":
+            graphed = w.graph(add)
+            f = lambda x: graphed(o, x)  # noqa: E731
+        else:
+            inner = count if how == "closure" else add
+            f = w.graph(lambda x: inner(o, x))
+        for _ in range(CALLS):
+            yield f(w.values(4)), o.calls, [*o.log], n
+
+    world = agree(program)
+    assert world.count("passed_through") == 0
+    assert world.count("replays") >= 4
+
+
+class _Watching:
+    """An object that does more when an attribute is set."""
+
+    def __init__(self):
+        vars(self).update(calls=0, told=[])
+
+    def __setattr__(self, name, value):
+        vars(self)[name] = value
+        self.told.insert(0, value)
+
+
+class _Property:
+    def __init__(self):
+        self._calls = 0
+
+    @property
+    def calls(self):
+        return self._calls
+
+    @calls.setter
+    def calls(self, value):
+        self._calls = value * 2
+
+
+@pytest.mark.filterwarnings(SKIP)
+@pytest.mark.parametrize("make", [_Watching, _Property])
+def test_an_attribute_that_does_more(agree, make):
+    """It is set by code of the user's, which every call has to run."""
+
+    def program(w):
+        o = make()
+
+        def add(x):
+            o.calls += 1
+            return x + 1
+
+        f = w.graph(add)
+        for _ in range(CALLS):
+            yield f(w.values(4)), o.calls, [*getattr(o, "told", ())]
+
+    agree(program)
+
+
+@pytest.mark.filterwarnings(SKIP)
+@pytest.mark.parametrize("number", [True, 1.5, None, "text", [1], {"a": 1}])
+def test_another_kind_of_value_meanwhile(agree, number):
+    """What stands there is no number any more, or was none: as eager, or its error."""
+
+    def program(w):
+        o = _State()
+
+        def add(x):
+            o.calls += 1
+            return x + 1
+
+        f = w.graph(add)
+        for i in range(3 * CALLS):
+            if i == CALLS:
+                o.calls = number
+            if i == 2 * CALLS:
+                o.calls = 7
+            try:
+                yield f(w.values(4)), o.calls
+            except TypeError as error:
+                yield str(error)
+
+    agree(program)
+
+
+@pytest.mark.filterwarnings(SKIP)
+@pytest.mark.parametrize("alias", ["a name", "a tally", "an item", "passed"])
+def test_two_ways_to_one_list(agree, alias):
+    """Code may use by one name what it adds to by another."""
+
+    def program(w):
+        o = _State()
+        o.first = o.second = o.table = {"n": 0, "log": o.log}
+
+        def by_name(x):
+            o.first["n"] += 1
+            return x + (o.second["n"] > 5)
+
+        def by_tally(x):
+            o.first["n"] += 1
+            o.second["n"] += 1
+            return x + 1
+
+        def by_item(x):
+            o.log.append(x)
+            o.first["log"].append(x + 1)
+            return x * 2
+
+        def passed(x, log):
+            o.log.append(1)
+            return x + (len(log) > 5)
+
+        fn = {"a name": by_name, "a tally": by_tally, "an item": by_item}.get(alias)
+        f = w.graph(fn or passed)
+        for _ in range(CALLS):
+            more = () if fn else (o.log,)
+            yield f(w.values(4), *more), [*o.log], o.table["n"]
+
+    agree(program)
+
+
+@pytest.mark.every_framework
+@pytest.mark.filterwarnings(SKIP)
+@pytest.mark.parametrize("late", [False, True])
+def test_a_function_that_raises_has_added(agree, late):
+    """What was added before stays added, as with eager calls."""
+
+    def program(w):
+        o = _State()
+
+        def add(x, fails):
+            o.calls += 1
+            o.log.append(x * 2)
+            if fails:
+                raise KeyError("as it should")
+            o.seen += 1
+            return x + 1
+
+        f = w.graph(add)
+        for i in range(CALLS):
+            try:
+                out = f(w.values(4), i % 3 == 1 if not late else i > 6)
+            except KeyError as error:
+                out = str(error)
+            yield out, o.calls, o.seen, [*o.log]
+
+    agree(program)
+
+
+@pytest.mark.filterwarnings(SKIP)
+@pytest.mark.parametrize("how", ["number", "list"])
+def test_sums_that_differ(rt, how):
+    """What a call adds that it makes of itself is added anew by each."""
+    o, x, sums = _State(), rt.array(np.zeros(4)), set()
+
+    def add(x):
+        if how == "number":
+            o.calls += time.perf_counter_ns()
+        else:
+            o.log.append(time.perf_counter_ns())
+        return x + 1
+
+    f = rt.graph(add)
+    for i in range(CALLS):
+        f(x)
+        sums.add(o.calls if how == "number" else o.log[-1])
+        assert len(sums) == i + 1
+    assert f.stats().replays == 0
+
+
+@pytest.mark.filterwarnings(SKIP)
+def test_a_capture_that_fails_has_added_nothing(agree):
+    """Each call adds once, also where an attempt at recording had added before."""
+
+    def program(w):
+        o = _State()
+
+        def add(x):
+            o.calls += 1
+            o.log.append(4)
+            o.lists["loss"].append(5)
+            if capturing():
+                raise RuntimeError("not while a capture is on")
+            return x + 1
+
+        f = w.graph(add)
+        for _ in range(CALLS):
+            yield f(w.values(4)), o.calls, [*o.log], [*o.lists["loss"]]
+
+    agree(program)
+
+
+@pytest.mark.filterwarnings(SKIP)
+def test_beside_eager_regions(agree):
+    """Where a region runs in between, each call adds once."""
+
+    def program(w):
+        o, ran = _State(), []
+
+        @sw.eager
+        def region(y):
+            ran.append(o.calls)
+            return y * 2
+
+        def add(x):
+            o.calls += 1
+            o.log.append(x)
+            y = region(x + 1)
+            o.calls += 1
+            return y - 1
+
+        f = w.graph(add)
+        for _ in range(CALLS):
+            yield f(w.values(4)), o.calls, len(o.log), [*ran]
+
+    agree(program)
+
+
+def test_a_verified_replay_adds_once(rt):
+    """The eager run that a replay is held against is taken back."""
+    o, x = _State(), rt.array(np.zeros(4))
+
+    def add(x):
+        o.calls += 1
+        o.log.append(x + 1)
+        return x * 2
+
+    f = rt.graph(add, verify=1)
+    for i in range(CALLS):
+        f(x)
+        assert (o.calls, len(o.log)) == (i + 1, i + 1)
+    assert f.stats().replays > 0
+    assert all(on_host(each).tolist() == [1] * 4 for each in o.log)
+
+
+def test_what_was_appended_is_the_callers(rt):
+    """Arrays in the list keep their values while replays go on."""
+    o, x = _State(), rt.array(np.zeros(4))
+
+    def add(x):
+        o.log.append(x * 2)
+
+    f = rt.graph(add)
+    for i in range(60):
+        f(x)
+        x += 1
+        assert on_host(o.log[i // 2]).tolist() == [i // 2 * 2.0] * 4
+    assert f.stats().recordings <= 5
+    assert f.stats().passed_through == 0
+
+
+def test_a_list_that_grows_is_not_walked(rt):
+    """A call with many items costs what one with few does: none of them is read."""
+    o, x = _State(), rt.array(np.zeros(4))
+    o.log = [object() for _ in range(200_000)]
+
+    def add(x):
+        o.log.append(1)
+        return x + 1
+
+    f = rt.graph(add)
+    for _ in range(4):
+        f(x)
+    assert (f.stats().replays, len(o.log)) == (2, 200_004)
