@@ -335,7 +335,7 @@ TRIED_MUTANTS: Final = (
     mutant(
         "what stands in two namespaces added twice",
         slots.Added.place,
-        "id(owner if view is FIELDS else view.open(owner)), key",
+        "id(owner if own else view.open(owner)), key",
         "id(self), key",
     ),
     mutant(

@@ -312,16 +312,20 @@ def is_added_to(
         return False
     if view is views.GLOBALS:
         return owner_of_code(thing.__code__) == "user"
+    if view is views.VARIABLES:
+        return type(thing) is type
     return view is views.MODULE or _has_own_attribute(type(thing), key)
 
 
-_NAMED: Final = frozenset({views.ATTRIBUTES, views.FIELDS, views.GLOBALS, views.MODULE})
+_NAMED: Final = frozenset(
+    {views.ATTRIBUTES, views.FIELDS, views.GLOBALS, views.MODULE, views.VARIABLES}
+)
 
 
 def _has_own_attribute(cls: type, name: str) -> bool:
     """Return whether an attribute of a class's instances is the user's alone."""
     if owner_of_class(cls) != "user":
-        return cls is SimpleNamespace
+        return cls is SimpleNamespace or cls is FunctionType
     found = cls.__getattribute__, cls.__setattr__
     return name not in _class_names(cls) and not any(map(_is_users, found))
 

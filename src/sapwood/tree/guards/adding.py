@@ -7,7 +7,7 @@ has to compare it. What stays in doubt counts as a use.
 from __future__ import annotations
 
 import dis
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
 _STORES: Final = {
@@ -22,7 +22,6 @@ _USES: Final = frozenset(
     | {"DELETE_ATTR", "DELETE_GLOBAL", "DELETE_DEREF", "DELETE_NAME"}
     | {*_STORES.values()}
 )
-_KEYS: Final = ("LOAD_CONST", "LOAD_FAST", "LOAD_SMALL_INT")
 _HIDDEN: Final = frozenset({"CACHE", "EXTENDED_ARG", "PRECALL"})
 _LEAVING: Final = ("FOR_ITER", "RAISE", "RETURN", "SEND", "YIELD")
 
@@ -40,7 +39,7 @@ def added_and_used(instructions: Ops) -> tuple[frozenset[str], frozenset[str]]:
     used: set[str] = set()
     for at, op in enumerate(ops):
         if op.opname in _STORES:
-            item = _item(ops, at + 1)
+            item = _item(ops, at)
             end = _sum(ops, at, item) or _appended(ops, item or at)
             if end is None:
                 used.add(op.argval)
@@ -53,12 +52,14 @@ def added_and_used(instructions: Ops) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _item(ops: Ops, at: int) -> int | None:
-    """Return where an item of what was loaded before is loaded, if it is from here."""
-    if not ops[at].opname.startswith(_KEYS):
-        return None
-    at += 3 if _read(ops[at + 1 : at + 3]) == ["COPY 2", "COPY 2"] else 1
-    loads = ops[at].opname == "BINARY_SUBSCR" or ops[at].argrepr == "[]"
-    return at if loads else None
+    """Return where an item of what is loaded here is loaded, if that comes of it."""
+    for number, above in _straight(ops, at):
+        copied = _read(ops[number : number + 2]) == ["COPY 2", "COPY 2"]
+        end = number + 2 * copied
+        loads = ops[end].opname == "BINARY_SUBSCR" or ops[end].argrepr == "[]"
+        if above == 1 and loads:
+            return end
+    return None
 
 
 def _sum(ops: Ops, name: int, item: int | None) -> int | None:
@@ -98,18 +99,28 @@ def _taker(ops: Ops, at: int, name: str) -> int | None:
 
     None where that is another one than one of this name, or code may go another way.
     """
+    for number, above in _straight(ops, at):
+        op = ops[number]
+        if above == 1 and op.opname == name and (name != "CALL" or op.arg == 1):
+            return number
+    return None
+
+
+def _straight(ops: Ops, at: int) -> Iterator[tuple[int, int]]:
+    """Yield the instructions behind one that loads a value, up to what may take it.
+
+    And how many values lie above that one before each.
+    """
     above = 0
     for number in range(at + 1, len(ops)):
         op, arg = ops[number], ops[number].arg or 0
-        if above == 1 and op.opname == name and (name != "CALL" or arg == 1):
-            return number
+        yield number, above
         moved = op.opname in ("COPY", "SWAP") and arg > above
         if moved or op.is_jump_target or "JUMP" in op.opname:
-            return None
+            return
         if op.opname.startswith(_LEAVING):
-            return None
+            return
         call = op.opname == "CALL"
         above += -arg - 1 if call else dis.stack_effect(op.opcode, op.arg)
         if above < 0:
-            return None
-    return None
+            return

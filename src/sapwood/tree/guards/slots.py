@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from sapwood.errors import MisuseError
-from sapwood.tree.guards.views import CELLS, EMPTY, FIELDS, TUPLE, View
+from sapwood.tree.guards.views import CELLS, EMPTY, FIELDS, TUPLE, VARIABLES, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,8 @@ class Added(Repeated):
         (view, key), owner = self.slot.steps[-1], self.slot.owner(self._arguments)
         if view is CELLS:
             return (id(owner.__closure__[key]),)
-        return id(owner if view is FIELDS else view.open(owner)), key
+        own = view in (FIELDS, VARIABLES)
+        return id(owner if own else view.open(owner)), key
 
 
 def undo_bound(changes: Sequence[Change]) -> None:
