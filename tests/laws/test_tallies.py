@@ -42,6 +42,24 @@ ADDING = (
     "o.table[rows.__name__] += 1",
     "rows.calls += 1",
     "Slots.visits += 1; type(o).visits += 2",
+    "o.table['rows'] += 1; o.table['last'] = y",
+)
+ASKING = (
+    "if o.calls % 3 == 0: y = y * 2",
+    "if not o.calls % 2: y = y - 1",
+    "y = y + (o.calls > 7)",
+    "y = y * (o.calls % o.every)",
+    "if (o.calls + 1) % o.every == 0: o.log.append(y)",
+    "if o.calls >= o.every: y = y + 1",
+    "if o.calls: y = y + 1",
+    "y = y + (o.calls // 10)",
+    "if 3 <= o.calls % 5: y = y * 3",
+    "if o.table['rows'] % 4 == 1: y = y + 3",
+    "if o.table['rows'] > o.table['every']: y = y + 3",
+    "if o.calls % 2 and o.calls % 3: y = y + 5",
+    "o.calls += 1; y = y + (o.calls % 2); o.calls += 1; y = y + (o.calls > 9)",
+    "if o.calls % 4 == 3: o.calls += 2",
+    "y = y * 2 if o.calls % 4 == 3 else y",
 )
 USING = (
     "y = y * (o.calls % 3)",
@@ -50,6 +68,18 @@ USING = (
     "o.calls = 0",
     "y = y + sum(o.table.values())",
     "o.table['rows'] = o.table['rows'] * 2 % 7",
+    "o.table['rows'] *= 2",
+    "y = y * 0.5 ** o.calls",
+    "y = y * (1.0 + o.calls)",
+    "y = y + o.calls * y",
+    "y = y + (7 < o.calls)",
+    "y = y + (o.calls - o.seen > 2)",
+    "y = y + (y.shape[0] > o.calls)",
+    "y = y + (o.calls or 3)",
+    "y = y + min(o.calls, 4)",
+    "if o.log: y = y + 1",
+    "y = y + (f'{o.calls}' > '4')",
+    "o.log.append(o.calls)",
     "o.log and o.log.pop()",
     "y = o.other[-1] + 1 if o.other else y",
     "o.calls *= 2",
@@ -85,7 +115,8 @@ class _State:
 
     def __init__(self):
         self.calls, self.seen, self.counts = 0, 0, [0, 0]
-        self.table, self.lists = {"rows": 0}, {"loss": []}
+        self.table, self.lists = {"rows": 0, "last": 1.0, "every": 3}, {"loss": []}
+        self.every = 4
         self.log, self.other, self.slotted = [], [], _Slotted()
         self.inner = types.SimpleNamespace(depth=0)
 
@@ -129,7 +160,8 @@ def _program(lines, calls=CALLS, keep=2):
             counts = space["TOTAL"], space["rows"].calls
             yield kept[-keep:], own, counts, [*space["NOTES"]]
             if i == calls // 2:
-                o.log, o.calls, o.table = [], 100, {"rows": 1}
+                o.log, o.calls, o.every = [], 100, 5
+                o.table = {**o.table, "rows": 1}
 
     return program
 
@@ -141,6 +173,16 @@ def test_what_is_only_added_to_is_replayed(agree, line):
     world = agree(_program([line]))
     assert world.count("passed_through") == 0
     assert world.count("replays") >= 2
+
+
+@pytest.mark.every_framework
+@pytest.mark.parametrize("line", ASKING)
+def test_what_is_asked_is_asked_again(agree, line):
+    """A call is replayed where a recording's number has answered the same."""
+    program = _program(["o.calls += 1; o.table['rows'] += 1", line], calls=60)
+    world = agree(program)
+    assert world.count("passed_through") == 0
+    assert world.count("replays") >= 10
 
 
 @pytest.mark.every_framework
@@ -158,10 +200,12 @@ def test_random_lines(agree, seed):
     """Whatever is added and used, in any order: as eager calls do."""
     chance = random.Random(seed)
     lines = chance.choices(ADDING, k=chance.randint(1, 6))
+    lines += chance.sample(ASKING, k=chance.choice((0, 1, 2)))
     lines += chance.sample(USING, k=chance.choice((0, 0, 1, 2)))
     chance.shuffle(lines)
-    world = agree(_program(lines))
-    if not set(lines) & {*USING}:
+    world = agree(_program(lines, calls=20))
+    # The constructor of a class that code may call sets what it names.
+    if not set(lines) & {*USING} and not any("Slots" in line for line in lines):
         assert world.count("passed_through") == 0
 
 
@@ -403,6 +447,76 @@ def test_beside_eager_regions(agree):
             yield f(w.values(4)), o.calls, len(o.log), [*ran]
 
     agree(program)
+
+
+@pytest.mark.every_framework
+@pytest.mark.filterwarnings(SKIP)
+def test_what_is_asked_beside_eager_regions(agree):
+    """A region may add and ask, too, where nobody listens."""
+
+    def program(w):
+        o, plain = _State(), _State()
+
+        @sw.eager
+        def region(y):
+            plain.calls += o.calls > 3
+            return y * 2
+
+        def add(x, more):
+            if more:
+                o.calls += 1
+            y = x + (o.calls > 2)
+            y = region(y)
+            if o.calls > 5:
+                y = y - 7
+            return y
+
+        f = w.graph(add)
+        for i in range(2 * CALLS):
+            yield f(w.values(4), i == 3), o.calls, plain.calls
+            o.calls += 1
+
+    agree(program)
+
+
+@pytest.mark.filterwarnings(SKIP)
+def test_what_only_a_capture_asks(agree):
+    """Code that asks more of a number while a capture is on is asked so again."""
+
+    def program(w):
+        o = _State()
+
+        def add(x):
+            o.calls += 1
+            late = capturing() and o.calls > 6
+            return x + (o.calls > 9) + 0 * late
+
+        f = w.graph(add)
+        for _ in range(2 * CALLS):
+            yield f(w.values(4)), o.calls
+
+    agree(program)
+
+
+@pytest.mark.filterwarnings(SKIP)
+def test_questions_that_never_end(rt):
+    """Of a number that is held against others each time, the number itself counts."""
+    o, x = _State(), rt.array(np.zeros(4))
+    o.due = 0
+
+    def add(x):
+        o.calls += 1
+        return x + (o.calls > o.due)
+
+    f = rt.graph(add)
+    for i in range(40):
+        o.due = 100 + i
+        f(x)
+    assert o.calls == 40
+    assert type(o.calls) is int
+    ((reason, calls),) = f.stats().skipped
+    assert reason.startswith("o.calls changed from ")
+    assert calls > 20
 
 
 def test_a_verified_replay_adds_once(rt):

@@ -34,12 +34,13 @@ from sapwood.tree.choose.admit import rejects
 from sapwood.tree.choose.decide import next_step
 from sapwood.tree.choose.skips import Skips
 from sapwood.tree.guards import ambient, checks, restoring, slots
+from sapwood.tree.guards.asking import Answers
 from sapwood.tree.guards.reach import Walk
 from sapwood.tree.guards.scope import Reach
 from sapwood.tree.node import objects
 from sapwood.tree.node.leases import Leases
 from sapwood.tree.node.outputs import _Known
-from sapwood.tree.record import host_data
+from sapwood.tree.record import host_data, taking
 from sapwood.tree.record.repeated import _differs
 from sapwood.tree.regions.rerun import Begun, Rerun
 from sapwood.tree.replay import compiled
@@ -328,9 +329,27 @@ TRIED_MUTANTS: Final = (
     ),
     mutant(
         "a number that code uses is only added to",
-        Reach.only_adds,
-        "and name not in self.used",
+        Reach._leaves,
+        "name not in self.used and",
         "",
+    ),
+    mutant(
+        "an item that code uses is only added to",
+        Reach.only_adds_to,
+        "and item not in self.used",
+        "",
+    ),
+    mutant(
+        "answers that nobody asks for again",
+        Answers.holds,
+        "_answer(question, value) == answer for",
+        "True for",
+    ),
+    mutant(
+        "questions that only a capture asks",
+        taking.check_asked,
+        "if before.has_asked_more():",
+        "if False:",
     ),
     mutant(
         "what stands in two namespaces added twice",
@@ -353,7 +372,7 @@ TRIED_MUTANTS: Final = (
     mutant(
         "a second name to what is added to",
         Walk._row,
-        "self.reach.note(used=(self._name(known),))",
+        "self.reach.note(used=(self.nodes[known].added,))",
         "pass",
     ),
 )

@@ -17,7 +17,6 @@ from sapwood.runtime.core import Runtime
 from sapwood.tree.call.roles import Role
 from sapwood.tree.call.signature import look
 from sapwood.tree.choose.recordings import Recordings
-from sapwood.tree.guards import survey
 from sapwood.tree.nests.containers import unflatten
 from sapwood.tree.record.recorder import Recorded, record
 from sapwood.tree.record.taking import (
@@ -73,7 +72,7 @@ def _again(
     archive = decode(split(join(sections)), recordings.integration)
     call = order.call
     args, kwargs = unflatten(call.structure, call.leaves)
-    looked = survey(order.fn, order.bind(args, kwargs), recordings.integration)
+    looked = order.survey(order.bind(args, kwargs))
     again = restore(archive, order, looked, recordings)
     if isinstance(again, str):
         raise InternalError(f"what was recorded can be restored, but: {again}")

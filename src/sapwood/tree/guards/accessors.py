@@ -299,22 +299,23 @@ _MACHINERY: Final = frozenset(
 """Standard modules whose objects keep books of their own that no program reads."""
 
 
-def is_added_to(
-    thing: Any, view: View, key: Any, reach: Reach, *, items: bool = False
-) -> bool:
-    """Return whether reached code only adds to what a slot holds, or to its items.
+def is_only_named(thing: Any, view: View, key: Any) -> bool:
+    """Return whether code that comes to a slot does so by its name.
 
     Code of packages is not read, and may use what it names in a class of its own.
     """
-    if view is views.CELLS:
-        return reach.only_adds(thing.__code__.co_freevars[key], items=items)
-    if view not in _NAMED or not reach.only_adds(key, items=items):
-        return False
+    if view not in _NAMED:
+        return view is views.CELLS
     if view is views.GLOBALS:
         return owner_of_code(thing.__code__) == "user"
     if view is views.VARIABLES:
         return type(thing) is type
     return view is views.MODULE or _has_own_attribute(type(thing), key)
+
+
+def named(thing: Any, view: View, key: Any) -> str:
+    """Return the name by which code reads a slot, if it is read by name."""
+    return str(thing.__code__.co_freevars[key] if view is views.CELLS else key)
 
 
 _NAMED: Final = frozenset(

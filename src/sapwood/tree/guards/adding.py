@@ -1,13 +1,16 @@
 """Which names code only adds to, as ``o.calls += 1`` and ``o.losses.append(loss)`` do.
 
 What a slot of such a name holds decides nothing: replays add to it again, and no guard
-has to compare it. What stays in doubt counts as a use.
+has to compare it. Or only questions are asked of it, as by ``o.calls % 10 == 0``: see
+`sapwood.tree.guards.asking`. What stays in doubt counts as a use.
 """
 
 from __future__ import annotations
 
 import dis
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from types import CodeType
 from typing import Final, TypeAlias
 
 _STORES: Final = {
@@ -25,15 +28,25 @@ _USES: Final = frozenset(
 _HIDDEN: Final = frozenset({"CACHE", "EXTENDED_ARG", "PRECALL"})
 _LEAVING: Final = ("FOR_ITER", "RAISE", "RETURN", "SEND", "YIELD")
 
+_KEYS: Final = frozenset({"LOAD_CONST", "LOAD_SMALL_INT"})
+_ITEM_USES: Final = frozenset({"DELETE_SUBSCR", "STORE_SUBSCR"})
+_TRUTH: Final = ("POP_JUMP", "TO_BOOL", "UNARY_NOT")
+_SUMS: Final = frozenset({"+=", "-="})
+_OPERATORS: Final = frozenset(
+    {"+", "-", "*", "/", "//", "%", "**", "<<", ">>", "&", "|", "^"}
+)
+
 Ops: TypeAlias = Sequence[dis.Instruction]
 
 
 def added_and_used(instructions: Ops) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names that are added to, and those that are used in another way.
 
-    Where it is an item that is added to, ``[]`` follows the name.
+    An item is named as in ``table['key']``, or ``table[]`` where the key is computed;
+    there is ``table[+]``, too, where any is added to. What is not added to, but asked a
+    question, is followed by ``?``.
     """
-    ops = [op for op in instructions if op.opname not in _HIDDEN]
+    ops = _shown(instructions)
     ends: set[int] = set()
     added: set[str] = set()
     used: set[str] = set()
@@ -41,14 +54,60 @@ def added_and_used(instructions: Ops) -> tuple[frozenset[str], frozenset[str]]:
         if op.opname in _STORES:
             item = _item(ops, at)
             end = _sum(ops, at, item) or _appended(ops, item or at)
-            if end is None:
-                used.add(op.argval)
-            else:
-                added.add(op.argval if item is None else f"{op.argval}[]")
+            key = _key(ops, at, item)
+            name = op.argval if item is None else op.argval + (key or "[]")
+            if end is not None:
+                added |= {name} if item is None else {name, f"{op.argval}[+]"}
                 ends.add(end)
+            elif _asked(ops, item or at):
+                added.add(f"{name}?")
+            else:
+                used.add(op.argval + key)
         elif op.opname in _USES and at not in ends:
             used.add(op.argval)
     return frozenset(added), frozenset(used)
+
+
+def _key(ops: Ops, at: int, item: int | None) -> str:
+    """Return by which key an item of what is loaded here is used, if that is known."""
+    if item is None:
+        known = at + 2 < len(ops) and ops[at + 2].opname in _ITEM_USES
+    else:
+        copied = _read(ops[at + 2 : at + 4]) == ["COPY 2", "COPY 2"]
+        known = item == at + (4 if copied else 2)
+    key = ops[at + 1]
+    known = known and key.opname in _KEYS and type(key.argval) in (int, str)
+    return f"[{key.argval!r}]" if known else ""
+
+
+@lru_cache(maxsize=2048)
+def offsets_of_questions(code: CodeType) -> frozenset[int]:
+    """Return which operators give what is asked on, or is bound as a sum."""
+    ops = _shown([*dis.get_instructions(code)])
+    return frozenset(
+        op.offset
+        for at, op in enumerate(ops)
+        if op.argrepr in _SUMS or (op.opname == "BINARY_OP" and _asked(ops, at))
+    )
+
+
+def _shown(instructions: Ops) -> Ops:
+    return [op for op in instructions if op.opname not in _HIDDEN]
+
+
+def _asked(ops: Ops, at: int) -> bool:
+    """Return whether an operator takes what is loaded here, as the value to its left.
+
+    Or whether code asks if it is true, and goes on without it.
+    """
+    for number, above in _straight(ops, at):
+        op = ops[number]
+        if above == 0 and op.opname.startswith(_TRUTH):
+            return "NONE" not in op.opname
+        binary = op.opname == "BINARY_OP" and op.argrepr in _OPERATORS
+        if above == 1 and (binary or op.opname == "COMPARE_OP"):
+            return True
+    return False
 
 
 def _item(ops: Ops, at: int) -> int | None:
@@ -71,7 +130,7 @@ def _sum(ops: Ops, name: int, item: int | None) -> int | None:
         behind = ["SWAP 2", *behind]
     at = _taker(ops, name if item is None else item, "BINARY_OP")
     copied = len(behind) == 1 or _read([before]) == [f"COPY {len(behind) - 1}"]
-    if at is None or not copied or ops[at].argrepr not in ("+=", "-="):
+    if at is None or not copied or ops[at].argrepr not in _SUMS:
         return None
     end = at + len(behind)
     bound = _read(ops[at + 1 : end + 1]) == behind

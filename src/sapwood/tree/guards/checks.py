@@ -15,6 +15,7 @@ from operator import call, is_, is_not, itemgetter
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from sapwood.tree.guards.arrays import Arrays, layout_of
+from sapwood.tree.guards.asking import Answers
 from sapwood.tree.guards.constants import Contents, constant_of
 from sapwood.tree.guards.reach import Row
 from sapwood.tree.guards.views import EMPTY, Way, value_text
@@ -120,6 +121,10 @@ def _are_nodes(values: Sequence[Any], firsts: Sequence[Any], _: object) -> bool:
     return True
 
 
+def _is_such_a_tally(value: Any, first: type | Answers) -> bool:
+    return first.holds(value) if isinstance(first, Answers) else type(value) is first
+
+
 def _are_equal(value: Any, frozen: Hashable, _: Arrays) -> bool:
     return constant_of(value) == frozen
 
@@ -163,8 +168,10 @@ SEEN: Final = Kind(
     )
 )
 """Values that were come by before: by which of the things they are."""
-TALLY: Final = Kind(_are_nodes)
-"""Numbers that are only added to, by class alone."""
+TALLY: Final = Kind(
+    lambda values, firsts, _: all(map(_is_such_a_tally, values, firsts))
+)
+"""Numbers and lists that are only added to, by class or by what they answer."""
 IDLE: Final = Kind(_are_objects, _look_alike, array=True)
 USED: Final = Kind(_are_objects, _look_alike, array=True, used=True)
 

@@ -17,8 +17,14 @@ from typing import Any, Final, Literal, NamedTuple
 
 from sapwood.errors import CaptureError
 from sapwood.tree.guards import views
-from sapwood.tree.guards.accessors import accessors, is_added_to, is_structural
+from sapwood.tree.guards.accessors import (
+    accessors,
+    is_only_named,
+    is_structural,
+    named,
+)
 from sapwood.tree.guards.arrays import Arrays, layout_of
+from sapwood.tree.guards.asking import Questions
 from sapwood.tree.guards.comparing import HASHING
 from sapwood.tree.guards.constants import constant_of, is_tensor
 from sapwood.tree.guards.frameworks import behind
@@ -75,9 +81,9 @@ class Row(NamedTuple):
 
     ``frozen`` is what its value is compared by: the layout of an array, the key of a
     constant, the class or identity of a node; ``node`` is that node's number. A tally
-    is a number or a list to which the function only adds: compared is its class, and
-    ``size`` is the length of a list. Where one is only compared with, it may be
-    ``absent``.
+    is a number or a list to which the function only adds, by a ``name``: compared is
+    its class, or what it answers; ``size`` is the length of a list. Where one is only
+    compared with, it may be ``absent``.
     """
 
     key: Any
@@ -86,6 +92,7 @@ class Row(NamedTuple):
     frozen: Hashable
     node: int = -1
     size: int = 0
+    name: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -94,8 +101,8 @@ class Node:
 
     ``covered``: it is an argument's container, whose leaves the signature compares;
     ``keyed``: or a tuple that is a key of one, or within such a key.
-    ``given``: it is an argument itself, whose name is its path. ``added``: the function
-    only adds to what is in it.
+    ``given``: it is an argument itself, whose name is its path. ``added`` is its name,
+    if the function only adds to what is in it.
     """
 
     value: Any
@@ -107,7 +114,7 @@ class Node:
     step: tuple[View, Any] | None = None
     given: bool = False
     keyed: bool = False
-    added: bool = False
+    added: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -131,6 +138,7 @@ class Walk:
     arrays: Arrays
     reach: Reach
     home: Mapping[str, Any] | None
+    questions: Questions
     nodes: list[Node] = field(default_factory=list)
     insides: list[Inside] = field(default_factory=list)
     _known: dict[tuple[int, bool], int] = field(default_factory=dict)
@@ -272,12 +280,9 @@ class Walk:
     def _row(self, number: int, node: Node, view: View, key: Any, value: Any) -> Row:
         if self.arrays.is_array(value):
             return Row(key, value, "array", layout_of(self.arrays, value))
-        kind: Any = type(value)
-        if kind in _TALLIES and (
-            node.added or is_added_to(node.value, view, key, self.reach)
-        ):
-            size = len(value) if kind is list else 0
-            return Row(key, value, "tally", kind, size=size)
+        tally = self._tally(node, view, key, value)
+        if tally is not None:
+            return tally
         if is_book(view, key):
             return Row(key, value, "constant", constant_key(value))
         if type(value) in ATOMS:
@@ -289,28 +294,46 @@ class Walk:
         covered = node.covered and (
             cls is tuple if keyed else container_of(cls) is not None
         )
-        added = is_added_to(node.value, view, key, self.reach, items=True)
+        name = named(node.value, view, key)
+        added = (
+            cls in _TABLES
+            and self.reach.adds_to_items(name)
+            and is_only_named(node.value, view, key)
+        )
         known = self._known.get((id(value), covered))
         if known is not None and self.nodes[known].added and not added:
             # Another name leads there, by which code may do more.
-            self.reach.note(used=(self._name(known),))
+            self.reach.note(used=(self.nodes[known].added,))
         if known is None:
             opened = () if is_tensor(value) else tuple(accessors(value, self.reach))
             if not opened:
                 return Row(key, value, "constant", constant_of(value))
             path, frozen = self._label(node, view, key), self._frozen(value)
             entered = Node(value, path, frozen, opened, covered, number, (view, key))
-            entered.keyed, entered.added = covered and keyed, added and cls in _TABLES
+            entered.keyed = covered and keyed
+            entered.added = name if added else ""
             known = self._enter(entered)
         return Row(key, value, "node", self.nodes[known].frozen, known)
 
-    def _name(self, number: int) -> str:
-        """Return the name by which a node was come by."""
-        node = self.nodes[number]
-        view, key = node.step or (None, "")
-        if view is views.CELLS:
-            key = self.nodes[node.parent].value.__code__.co_freevars[key]
-        return str(key)
+    def _tally(self, node: Node, view: View, key: Any, value: Any) -> Row | None:
+        """Return the row of what the function only adds to; None where it does more."""
+        kind: Any = type(value)
+        if kind not in _TALLIES:
+            return None
+        name, asks = node.added, kind is int
+        if name:
+            added = self.reach.only_adds_to(name, key, asks=asks)
+            name = f"{name}[{key!r}]"
+        else:
+            name = named(node.value, view, key)
+            added = self.reach.only_adds(name, asks=asks)
+            added = added and is_only_named(node.value, view, key)
+        if not added or name in self.questions.exact:
+            return None
+        if not asks:
+            return Row(key, value, "tally", kind, size=len(value))
+        answers = self.questions.ask(name, value)
+        return Row(key, value, "tally", answers or kind, name=name)
 
     def _frozen(self, value: Any) -> Any:
         if is_structural(value, self.reach):
@@ -347,22 +370,25 @@ def reach(
     arguments: Mapping[str, object],
     arrays: Arrays,
     guess: Reach | None = None,
+    questions: Questions | None = None,
 ) -> Walk:
     """Read everything that ``fn`` reaches by itself, then through its arguments.
 
-    A ``guess`` of its reach saves walks: one is enough that comes to the very same.
-    Raises `CaptureError` where that is more than `LIMIT` slots.
+    ``questions`` are those of numbers that it adds to. A ``guess`` of its reach saves
+    walks: one is enough that comes to the very same. Raises `CaptureError` where that
+    is more than `LIMIT` slots.
     """
+    walked = partial(_walk, fn, arguments, arrays, questions or Questions())
     if guess is not None and guess.found is not None:
         size = guess.size()
-        walk = _walk(fn, arguments, arrays, guess)
+        walk = walked(guess)
         # What only the guess leads to is in there, and is not found.
         if guess.found.size() == guess.size() == size:
             return walk
     known = Reach()
     while True:
         size = known.size()
-        walk = _walk(fn, arguments, arrays, known)
+        walk = walked(known)
         if known.size() == size:
             return walk
 
@@ -371,10 +397,12 @@ def _walk(
     fn: Callable[..., Any],
     arguments: Mapping[str, object],
     arrays: Arrays,
+    questions: Questions,
     known: Reach,
 ) -> Walk:
     roots = [*_roots(fn, known)]
-    walk = Walk(arrays, known, getattr(roots[-1][1], "__globals__", None))
+    home = getattr(roots[-1][1], "__globals__", None)
+    walk = Walk(arrays, known, home, questions)
     given: tuple[dict[str, Any], dict[str, Any]] = {}, {}
     for name, value in arguments.items():
         if type(value) not in ATOMS and not arrays.is_array(value):

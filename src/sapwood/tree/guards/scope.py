@@ -90,15 +90,32 @@ class Reach:
             each.added.update(added)
             each.used.update(names if used is None else used)
 
-    def only_adds(self, name: str, *, items: bool) -> bool:
-        """Return whether no code that was reached does more with a name than add.
+    def only_adds(self, name: str, *, asks: bool) -> bool:
+        """Return whether reached code does no more with a name than add to it.
 
-        To what it stands for, or to ``items`` of that.
+        If ``asks``, it may also ask questions of that.
         """
-        item = f"{name}[]"
-        one, other = (item, name) if items else (name, item)
-        known = one in self.added and not {other} & self.added and name not in self.used
-        return known and not self.dynamic and self.used.isdisjoint(ANY_GLOBAL)
+        refused = {f"{name}[+]", f"{name}[]?"} | (set() if asks else {f"{name}?"})
+        return name in self.added and self._leaves(name) and not refused & self.added
+
+    def adds_to_items(self, name: str) -> bool:
+        """Return whether code uses a name only for items, and adds to any of them."""
+        refused = {name, f"{name}?"}
+        known = f"{name}[+]" in self.added and not refused & self.added
+        return known and self._leaves(name)
+
+    def only_adds_to(self, name: str, key: object, *, asks: bool) -> bool:
+        """Return whether code only adds to an item, where `adds_to_items`."""
+        if type(key) is not str and type(key) is not int:
+            return False
+        item, every = f"{name}[{key!r}]", f"{name}[]"
+        refused = set() if asks else {f"{item}?", f"{every}?"}
+        known = not self.added.isdisjoint((item, every)) and item not in self.used
+        return known and not refused & self.added
+
+    def _leaves(self, name: str) -> bool:
+        free = name not in self.used and self.used.isdisjoint(ANY_GLOBAL)
+        return free and not self.dynamic
 
     def reads(self, function: FunctionType) -> bool:
         """Return whether the code of ``function`` is read, not only its identity."""

@@ -17,6 +17,7 @@ from weakref import ref
 from sapwood import _fast
 from sapwood._fast.state import GuardState
 from sapwood.tree.guards.aliasing import Apart
+from sapwood.tree.guards.asking import Answers
 from sapwood.tree.guards.checks import (
     CHANGING,
     CONSTANT,
@@ -24,6 +25,7 @@ from sapwood.tree.guards.checks import (
     Check,
     Extent,
     Guard,
+    Kind,
     Slots,
     Test,
 )
@@ -176,17 +178,24 @@ class Steps:
             self.found.append(at)
         if kind.thing:
             self.things.append(at)
-        if kind is CONSTANT:
-            self._add(Op.IS, at, 0, first)
-        elif kind is SEEN:
-            self._add(Op.SAME, at, self.things[first])
-        elif kind.array:
+        if kind.array:
             self._add(Op.LATEST, at, len(self.latest))
             self.latest.append(first)
             self.places.append((test, guard))
         else:
-            self._add(Op.CLASS if isinstance(first, type) else Op.REFERS, at, 0, first)
+            self._same(at, kind, first)
         return True
+
+    def _same(self, at: int, kind: Kind, first: Any) -> None:
+        if kind is CONSTANT:
+            self._add(Op.IS, at, 0, first)
+        elif kind is SEEN:
+            self._add(Op.SAME, at, self.things[first])
+        elif isinstance(first, Answers):
+            self._add(Op.OPEN, at, at, first.holds)
+            self._add(Op.IS, at, 0, True)
+        else:
+            self._add(Op.CLASS if isinstance(first, type) else Op.REFERS, at, 0, first)
 
     def _got(self, test: Slots, way: Way) -> bool:
         """Add steps for values that getters give; False where one may change."""

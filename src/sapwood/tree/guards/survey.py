@@ -10,7 +10,7 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from operator import call, is_
 from types import BuiltinFunctionType, ModuleType
@@ -21,6 +21,7 @@ from sapwood.errors import MisuseError
 from sapwood.tree.guards.aliasing import firsts, twins
 from sapwood.tree.guards.ambient import Ambient, guard
 from sapwood.tree.guards.arrays import Arrays
+from sapwood.tree.guards.asking import Listening, Questions
 from sapwood.tree.guards.constants import is_left_out
 from sapwood.tree.guards.memoised import Watched, is_cached, memoised
 from sapwood.tree.guards.progress import PROGRESS, is_readable
@@ -89,6 +90,7 @@ class Survey:
         ambients: MutableMapping[Hashable, Ambient],
     ) -> None:
         self._walk, self._arguments, self._ambients = walk, arguments, ambients
+        self._asked = walk.questions.size()
 
     @cached_property
     def key(self) -> Hashable:
@@ -141,6 +143,41 @@ class Survey:
         from sapwood.tree.guards.fingerprint import fingerprint
 
         return fingerprint(self._walk)
+
+    @contextmanager
+    def listening(self) -> Iterator[Callable[[], None]]:
+        """Have the numbers that the function adds to note what it asks of them.
+
+        What is yielded ends that, and has each of them compared itself from then on.
+        """
+        questions, listened = self._walk.questions, dict[str, list[Slot]]()
+        for inside in self._walk.insides:
+            for row in inside.rows:
+                if row.role == "tally" and row.name:
+                    slot = self._slot(inside, row.key)
+                    number = Listening.to(row.value, row.name, questions)
+                    slot.write(number, self._arguments)
+                    listened.setdefault(row.name, []).append(slot)
+
+        def end() -> None:
+            for slot in (slot for slots in listened.values() for slot in slots):
+                with suppress(MisuseError):
+                    value = slot.held(self._arguments)
+                    if type(value) is Listening:
+                        slot.write(int(value), self._arguments)
+
+        def exactly() -> None:
+            end()
+            questions.exact.update(listened)
+
+        try:
+            yield exactly
+        finally:
+            end()
+
+    def has_asked_more(self) -> bool:
+        """Return whether the function has asked what no number had answered here."""
+        return self._walk.questions.size() != self._asked
 
     def insides(self) -> list[tuple[Any, Inside]]:
         """Return what was looked into, and what it held."""
@@ -472,6 +509,7 @@ class Surveyor:
     ) -> None:
         self._target, self._arrays = target, arrays
         self._latest: Reach | None = None
+        self._questions = Questions()
         self._ambients: WeakValueDictionary[Hashable, Ambient] = WeakValueDictionary()
 
     def survey(self, arguments: Mapping[str, object]) -> Survey:
@@ -481,7 +519,7 @@ class Surveyor:
         reaches too much.
         """
         guess = None if self._latest is None else self._latest.guess()
-        walk = reach(self._target(), arguments, self._arrays, guess)
+        walk = reach(self._target(), arguments, self._arrays, guess, self._questions)
         self._latest = walk.reach
         return Survey(walk, arguments, self._ambients)
 

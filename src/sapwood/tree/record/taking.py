@@ -129,13 +129,15 @@ def take(
         slots.enter(arguments)
         cached = before.cached()
         try:
-            captured = uncollected(
-                capture, capture.run, order.fn, args, kwargs, session
-            )
+            with before.listening():
+                captured = uncollected(
+                    capture, capture.run, order.fn, args, kwargs, session
+                )
         finally:
             slots.leave(arguments)
             cached.forget()
         graph = captured.graph
+        check_asked(before)
         after = order.survey(arguments)
         warm, is_array = order.specialization.warm, recordings.integration.is_array
         # Copied now: to unbind slots may change containers that the result shares.
@@ -149,6 +151,12 @@ def take(
         else:
             recordings.device.driver.destroy_graph(graph)
         raise
+
+
+def check_asked(before: Survey) -> None:
+    """Raise `Unready` where the function has asked a number what no guard asks yet."""
+    if before.has_asked_more():
+        raise Unready("it asks of a number what it had not asked before")
 
 
 def is_doubtful(error: Caught, recordings: Recordings, *, asks: bool) -> bool:

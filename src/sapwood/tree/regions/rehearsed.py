@@ -49,6 +49,7 @@ class Rehearsed:
         self.allocations = Allocations(self._device)
         self.came = before
         self._told: int = 0
+        self._exactly: Callable[[], None] = lambda: None
         self.changes: list[Change] = []
         self.crossing: set[int] = set()
 
@@ -71,7 +72,8 @@ class Rehearsed:
         del asked
         try:
             made = self.allocations
-            watched = warm_up(fn, args, kwargs, self._device, session, made)
+            with self._before.listening() as self._exactly:
+                watched = warm_up(fn, args, kwargs, self._device, session, made)
         finally:
             # Else all that was read would live until garbage is collected.
             session.between = None
@@ -89,6 +91,7 @@ class Rehearsed:
         """Run an eager region of a call that was ``asked`` so, and note it."""
         session, framework = self._session, self._device.framework
         refuse_manner(part.name, framework.manner(), self._outside, session)
+        self._exactly()  # a region may ask what nobody would hear
         returns = only_returns(warm_up.__code__)
         with framework.resting():
             with self._outside():
