@@ -95,3 +95,43 @@ def test_a_warning_that_is_an_error_leaves_nothing_open(tmp_path):
     gc.collect()
     assert not any(device.live_handles().values())
     device.close()
+
+
+class _Kept:
+    def __init__(self, calls):
+        self.calls, self.log = calls, []
+
+
+def _counts(o, x):
+    o.calls += 2
+    o.log.append(x * 2)
+    return x + 1
+
+
+def _asks(o, x):
+    o.calls += 1
+    return x * 2 if o.calls % 3 == 0 else x + 1
+
+
+def _appends_nests(o, x):
+    o.calls += 1
+    o.log.append({"x": x * 3, "kind": "a"})
+    return x + 1
+
+
+@pytest.mark.parametrize("fn", [_counts, _asks, _appends_nests])
+def test_what_is_added_to_is_added_to_by_restored_recordings(fn):
+    """With other numbers in other runtimes; what no store can hold is recorded anew."""
+    store, restored = MemoryStore(1 << 20), []
+    for calls in (0, 5, 100):
+        own, plain = _Kept(calls), _Kept(calls)
+        with sw.Runtime("emulated", store=store) as rt:
+            f = rt.graph(lambda x, own=own: fn(own, x))
+            for i in range(14):
+                x = rt.array(np.full(3, i))
+                assert np.asarray(f(x)).tolist() == np.asarray(fn(plain, x)).tolist()
+                assert (own.calls, len(own.log)) == (plain.calls, len(plain.log))
+                assert repr(own.log[-1:]) == repr(plain.log[-1:])
+            restored.append(f.stats().restored)
+    assert restored[0] == 0
+    assert all(restored[1:]) == (fn is not _appends_nests)

@@ -33,14 +33,14 @@ from sapwood.tree.call.integration import LayoutProbe
 from sapwood.tree.choose.admit import rejects
 from sapwood.tree.choose.decide import next_step
 from sapwood.tree.choose.skips import Skips
-from sapwood.tree.guards import ambient, checks, restoring, slots
+from sapwood.tree.guards import adding, aliasing, ambient, checks, restoring, slots
 from sapwood.tree.guards.asking import Answers
 from sapwood.tree.guards.reach import Walk
 from sapwood.tree.guards.scope import Reach
 from sapwood.tree.node import objects
 from sapwood.tree.node.leases import Leases
 from sapwood.tree.node.outputs import _Known
-from sapwood.tree.record import host_data, taking
+from sapwood.tree.record import host_data
 from sapwood.tree.record.repeated import _differs
 from sapwood.tree.regions.rerun import Begun, Rerun
 from sapwood.tree.replay import compiled
@@ -346,15 +346,9 @@ TRIED_MUTANTS: Final = (
         "True for",
     ),
     mutant(
-        "questions that only a capture asks",
-        taking.check_asked,
-        "if before.has_asked_more():",
-        "if False:",
-    ),
-    mutant(
         "what stands in two namespaces added twice",
         slots.Added.place,
-        "id(owner if own else view.open(owner)), key",
+        "id(owner if view is FIELDS else view.open(owner)), key",
         "id(self), key",
     ),
     mutant(
@@ -370,10 +364,22 @@ TRIED_MUTANTS: Final = (
         "elif False:",
     ),
     mutant(
+        "a value that an operator took is looked at still",
+        adding._straight,
+        "if op.is_jump_target or _reaches(op) > above:",
+        "if op.is_jump_target or above < 0:",
+    ),
+    mutant(
+        "what is added to is one with what is read",
+        aliasing.kept_apart,
+        "if len(each) > 1",
+        "if False",
+    ),
+    mutant(
         "a second name to what is added to",
-        Walk._row,
-        "self.reach.note(used=(self.nodes[known].added,))",
-        "pass",
+        Walk._check_added,
+        "if known is not None and len(names) > 1:",
+        "if False:",
     ),
 )
 """What the suite has caught from the beginning."""

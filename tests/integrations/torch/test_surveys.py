@@ -193,6 +193,39 @@ def test_what_a_module_counts_is_added_to(look, nn):
     assert changes["model.log[0]"].new is model.log[0]
 
 
+@pytest.mark.parametrize("how", ["function", "module", "in place", "itself"])
+def test_what_is_compiled_counts_by_value(look, nn, how):
+    """The compiler guards numbers by itself, and knows of none that listen."""
+
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return x + 1
+
+    def step():
+        model.calls += 1
+        return run(torch.ones(2))
+
+    model = Counting()
+    run = model.forward if how == "itself" else model
+    if how == "function":
+        run = torch.compile(lambda x: model(x), backend="eager")
+    elif how == "module":
+        run = torch.compile(model, backend="eager")
+    elif how == "in place":
+        model.compile(backend="eager")
+    else:
+        step = torch.compile(step, backend="eager")
+    before = look(step)
+    model.calls += 1
+    (change,) = look(step).changes_since(before)
+    assert type(change) is Change
+
+
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop"])
 def test_optimizers_are_looked_into(look, model, name):
     """Learning rates are guarded; state that comes is bound, and then is the same."""

@@ -21,7 +21,7 @@ from sapwood.tree.guards.frameworks import (
     declare_opening,
 )
 from sapwood.tree.guards.owners import owner_of_class
-from sapwood.tree.guards.scope import Accessor, Openings, Reach
+from sapwood.tree.guards.scope import UNNAMED, Accessor, Openings, Reach
 from sapwood.tree.guards.views import EMPTY, View, Way
 from sapwood.tree.nests.kinds import by_class
 
@@ -129,9 +129,12 @@ def _names_of(cls: type) -> tuple[frozenset[str], frozenset[str]]:
 def _module(value: Any, reach: Reach) -> Openings:
     cls, inside = type(value), vars(value)
     reach.note(("forward",))
+    compiled = (cls.__module__, cls.__qualname__) == _COMPILED
+    if compiled or inside.get("_compiled_call_impl") is not None:
+        reach.note(used=(UNNAMED,))
     if _hooks(value):
         yield Accessor(HOOKS)
-    if (cls.__module__, cls.__qualname__) == _COMPILED:
+    if compiled:
         # What it was made of is in there; the rest is the compiler's own affair.
         yield Accessor(MODULES)
         return

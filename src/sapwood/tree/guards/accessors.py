@@ -41,7 +41,13 @@ from weakref import (
 from sapwood.tree.guards import standard, views
 from sapwood.tree.guards.code import functions_of, names_of
 from sapwood.tree.guards.comparing import is_comparing
-from sapwood.tree.guards.frameworks import Opened, attributes, calls_of, opening_of
+from sapwood.tree.guards.frameworks import (
+    Opened,
+    attributes,
+    calls_of,
+    is_front,
+    opening_of,
+)
 from sapwood.tree.guards.owners import (
     Owner,
     owner_of_class,
@@ -49,7 +55,7 @@ from sapwood.tree.guards.owners import (
     owner_of_module,
 )
 from sapwood.tree.guards.progress import PROGRESS, is_iterator
-from sapwood.tree.guards.scope import ATOMS, Accessor, Openings, Reach
+from sapwood.tree.guards.scope import ATOMS, UNNAMED, Accessor, Openings, Reach
 from sapwood.tree.guards.sources import STATE, is_random_source, load_sources
 from sapwood.tree.guards.views import View
 from sapwood.tree.nests.containers import Identity, constant_key, registered
@@ -105,6 +111,8 @@ _TOLD_BY_CLASSES = ("__name__", "__qualname__")
 def _function(value: FunctionType, reach: Reach) -> Openings:
     if not reach.reads(value):
         _note_calls(value, reach)
+        if is_front(value):
+            reach.note(used=(UNNAMED,))
         yield from _foreign(value)
         return
     names = names_of(value.__code__)
@@ -234,6 +242,10 @@ def _instance(value: Any, reach: Reach) -> Openings:
     ours = owner == "sapwood" or cls.__module__ == "functools"
     if ours and hasattr(value, "__wrapped__"):
         yield Accessor(views.WRAPPED)
+        if owner == "sapwood":
+            # What the user has set on a graphed function, as on any function.
+            set_by_user = (each for each in reach.names if not each.startswith("_"))
+            yield Accessor(views.ATTRIBUTES, frozenset(set_by_user))
         return
     if issubclass(cls, Enum) and _is_plain_member(value):
         return
@@ -308,8 +320,6 @@ def is_only_named(thing: Any, view: View, key: Any) -> bool:
         return view is views.CELLS
     if view is views.GLOBALS:
         return owner_of_code(thing.__code__) == "user"
-    if view is views.VARIABLES:
-        return type(thing) is type
     return view is views.MODULE or _has_own_attribute(type(thing), key)
 
 
@@ -318,15 +328,13 @@ def named(thing: Any, view: View, key: Any) -> str:
     return str(thing.__code__.co_freevars[key] if view is views.CELLS else key)
 
 
-_NAMED: Final = frozenset(
-    {views.ATTRIBUTES, views.FIELDS, views.GLOBALS, views.MODULE, views.VARIABLES}
-)
+_NAMED: Final = frozenset({views.ATTRIBUTES, views.FIELDS, views.GLOBALS, views.MODULE})
 
 
 def _has_own_attribute(cls: type, name: str) -> bool:
     """Return whether an attribute of a class's instances is the user's alone."""
     if owner_of_class(cls) != "user":
-        return cls is SimpleNamespace or cls is FunctionType
+        return cls is FunctionType or owner_of_class(cls) == "sapwood"
     found = cls.__getattribute__, cls.__setattr__
     return name not in _class_names(cls) and not any(map(_is_users, found))
 
@@ -352,7 +360,7 @@ def _note_calls(function: Any, reach: Reach) -> None:
     """Note the names by which a standard function calls what classes define."""
     module, name = function.__module__, function.__name__
     if module in _CALLING and (module != "dataclasses" or name == "replace"):
-        reach.note(_CALLING[module])
+        reach.note(_CALLING[module], used=(UNNAMED,))
 
 
 def _is_machinery(cls: type) -> bool:

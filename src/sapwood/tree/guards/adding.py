@@ -8,7 +8,7 @@ has to compare it. Or only questions are asked of it, as by ``o.calls % 10 == 0`
 from __future__ import annotations
 
 import dis
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import CodeType
 from typing import Final, TypeAlias
@@ -26,7 +26,33 @@ _USES: Final = frozenset(
     | {*_STORES.values()}
 )
 _HIDDEN: Final = frozenset({"CACHE", "EXTENDED_ARG", "PRECALL"})
-_LEAVING: Final = ("FOR_ITER", "RAISE", "RETURN", "SEND", "YIELD")
+_LOADING: Final = (
+    *("LOAD_CONST", "LOAD_FAST", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_SMALL_INT"),
+    *("LOAD_CLOSURE", "KW_NAMES", "NOP", "PUSH_NULL"),
+)
+_BUILDING: Final = (
+    *("BUILD_LIST", "BUILD_SET", "BUILD_SLICE", "BUILD_STRING", "BUILD_TUPLE"),
+    *("COPY", "SWAP"),
+)
+_ANY: Final = 1 << 30
+_FIXED: Final = {
+    1: "CONVERT_VALUE FORMAT_SIMPLE LOAD_ATTR LOAD_METHOD STORE_FAST TO_BOOL "
+    "UNARY_INVERT UNARY_NEGATIVE UNARY_NOT",
+    2: "BINARY_OP BINARY_SUBSCR COMPARE_OP CONTAINS_OP FORMAT_WITH_SPEC IS_OP",
+    3: "BINARY_SLICE",
+}
+_REACHES: Final[Mapping[str, Callable[[int], int]]] = {
+    "BUILD_CONST_KEY_MAP": lambda arg: arg + 1,
+    "BUILD_MAP": lambda arg: 2 * arg,
+    "CALL": lambda arg: arg + 2,
+    "CALL_KW": lambda arg: arg + 3,
+    "DICT_UPDATE": lambda arg: arg + 1,
+    "FORMAT_VALUE": lambda arg: 1 + bool(arg & 4),
+    "LIST_EXTEND": lambda arg: arg + 1,
+    "MAKE_FUNCTION": lambda arg: 1 + arg.bit_count(),
+    "SET_UPDATE": lambda arg: arg + 1,
+}
+"""How many values instructions take, by their argument."""
 
 _KEYS: Final = frozenset({"LOAD_CONST", "LOAD_SMALL_INT"})
 _ITEM_USES: Final = frozenset({"DELETE_SUBSCR", "STORE_SUBSCR"})
@@ -76,8 +102,13 @@ def _key(ops: Ops, at: int, item: int | None) -> str:
         copied = _read(ops[at + 2 : at + 4]) == ["COPY 2", "COPY 2"]
         known = item == at + (4 if copied else 2)
     key = ops[at + 1]
-    known = known and key.opname in _KEYS and type(key.argval) in (int, str)
+    known = known and key.opname in _KEYS and _is_one(key.argval)
     return f"[{key.argval!r}]" if known else ""
+
+
+def _is_one(key: object) -> bool:
+    """Return whether no other key leads to the same item of a dict or list."""
+    return type(key) is str or (type(key) is int and key >= 0)
 
 
 @lru_cache(maxsize=2048)
@@ -172,14 +203,20 @@ def _straight(ops: Ops, at: int) -> Iterator[tuple[int, int]]:
     """
     above = 0
     for number in range(at + 1, len(ops)):
-        op, arg = ops[number], ops[number].arg or 0
+        op = ops[number]
         yield number, above
-        moved = op.opname in ("COPY", "SWAP") and arg > above
-        if moved or op.is_jump_target or "JUMP" in op.opname:
-            return
-        if op.opname.startswith(_LEAVING):
+        if op.is_jump_target or _reaches(op) > above:
             return
         call = op.opname == "CALL"
-        above += -arg - 1 if call else dis.stack_effect(op.opcode, op.arg)
-        if above < 0:
-            return
+        above += -_reaches(op) + 1 if call else dis.stack_effect(op.opcode, op.arg)
+
+
+def _reaches(op: dis.Instruction) -> int:
+    """Return how many values an instruction takes or moves; of one unknown, any."""
+    name, arg = op.opname, op.arg or 0
+    if name.startswith(_LOADING):
+        return 0
+    if name.startswith(_BUILDING):
+        return arg
+    fixed = (count for count, names in _FIXED.items() if name in names.split())
+    return _REACHES[name](arg) if name in _REACHES else next(fixed, _ANY)

@@ -112,10 +112,16 @@ class Apart(NamedTuple):
 def kept_apart(walk: Walk, places: Mapping[Hashable, int]) -> tuple[Apart, ...]:
     """Return what has to stay apart; ``places`` are those of nodes, by number.
 
-    Where the function does not ask, that is nothing.
+    Where the function does not ask, that is what it adds to, from all else.
     """
+    added = {type(node.value) for node in walk.nodes if node.added}
+    groups = [
+        [n for n in places if isinstance(n, int) and type(walk.nodes[n].value) is cls]
+        for cls in added
+    ]
+    apart = tuple(_apart(walk, places, each) for each in groups if len(each) > 1)
     if not walk.reach.compares:
-        return ()
+        return apart
     looks: dict[int, list[Hashable]] = {}
     for inside in walk.guarded():
         looks.setdefault(inside.node, []).extend(_looks(walk, inside))
@@ -124,14 +130,18 @@ def kept_apart(walk: Walk, places: Mapping[Hashable, int]) -> tuple[Apart, ...]:
         if number in places:
             look = type(node.value), tuple(looks.get(number, ()))
             alike.setdefault(look, []).append(number)
-    return tuple(
-        Apart(
-            tuple(places[number] for number in numbers),
-            tuple(walk.nodes[number].path for number in numbers),
-        )
+    return apart + tuple(
+        _apart(walk, places, numbers)
         for numbers in alike.values()
         if len(numbers) > 1
         and any(isinstance(walk.nodes[number].frozen, type) for number in numbers)
+    )
+
+
+def _apart(walk: Walk, places: Mapping[Hashable, int], numbers: Sequence[int]) -> Apart:
+    return Apart(
+        tuple(places[number] for number in numbers),
+        tuple(walk.nodes[number].path for number in numbers),
     )
 
 

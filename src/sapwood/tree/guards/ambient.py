@@ -208,7 +208,7 @@ def _kind(row: Row, unused: Mapping[int, Kind], places: dict[Hashable, int]) -> 
     if row.role == "constant":
         lasts = type(row.value) in _LASTING or isinstance(row.value, type)
         return OPAQUE if isinstance(row.frozen, Identity) and not lasts else CONSTANT
-    if row.role == "tally":
+    if row.role == "tally" and row.node < 0:
         return TALLY
     kind = unused.get(id(row.value), USED) if _is_array(row) else NODE
     if not kind.thing:

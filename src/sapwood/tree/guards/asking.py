@@ -10,8 +10,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Mapping
-from functools import lru_cache
-from types import CodeType
+from threading import get_ident
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from sapwood.tree.guards.adding import offsets_of_questions
@@ -46,10 +45,16 @@ _TELLING: Final = frozenset({"floordiv", "mod", "and", "rshift"})
 _MOST: Final = 8
 """Questions by one name: more come of what changes, too."""
 
+_MOST_ANSWERS: Final = 16
+"""To one question: of what has more, each call is another."""
+
 
 def _answer(question: Question, value: Any) -> Any:
-    for name, other in question:
-        value = _OPERATORS[name](value, other)
+    try:
+        for name, other in question:
+            value = _OPERATORS[name](value, other)
+    except (ArithmeticError, ValueError):
+        return "an error"  # as of 10**400 // 2.0
     return value
 
 
@@ -72,7 +77,7 @@ class Questions:
     """
 
     def __init__(self) -> None:
-        self._asked: dict[str, list[Question]] = {}
+        self._asked: dict[str, dict[Question, set[Any]]] = {}
         self.exact: set[str] = set()
 
     def size(self) -> int:
@@ -84,38 +89,56 @@ class Questions:
         answers = ((each, _answer(each, value)) for each in self._asked.get(name, ()))
         return Answers(tuple(answers)) if name in self._asked else None
 
-    def note(self, name: str, question: Question) -> None:
-        """Note a question; one too many wants the number itself."""
-        known = self._asked.setdefault(name, [])
-        if question not in known:
-            known.append(question)
-        if len(known) > _MOST:
+    def note(self, name: str, question: Question, answer: Any) -> None:
+        """Note a question and an answer; too many of them want the number itself."""
+        asked = self._asked.setdefault(name, {})
+        answers = asked.setdefault(question, set())
+        answers.add(answer)
+        if len(asked) > _MOST or len(answers) > _MOST_ANSWERS:
             self.exact.add(name)
 
 
+class Ear:
+    """Hears what numbers are asked, on one thread and for one run of a function."""
+
+    def __init__(self, questions: Questions) -> None:
+        self.questions = questions
+        self.listens = True
+        self._thread = get_ident()
+
+    def hears(self) -> bool:
+        """Return whether what is asked here and now is asked by the function."""
+        return self.listens and get_ident() == self._thread
+
+
 class Listening(int):
-    """A number that notes what is asked of it, and is like a plain one otherwise.
+    """A number that tells an ear what is asked of it, and is like a plain one else.
 
     It is ``question`` applied to the number of a slot.
     """
 
     name: str
-    questions: Questions
+    ear: Ear
     question: Question
     __hash__ = int.__hash__
 
     def __bool__(self) -> bool:
         """Return whether it is not 0, which is a question, too."""
-        self.questions.note(self.name, (*self.question, ("bool", None)))
-        return bool(int(self))
+        answer = bool(int(self))
+        if self.ear.hears():
+            question = *self.question, ("bool", None)
+            self.ear.questions.note(self.name, question, answer)
+        return answer
+
+    def __reduce_ex__(self, _: object) -> tuple[type, tuple[int]]:
+        """Have copies and pickles be plain numbers."""
+        return int, (int(self),)
 
     @classmethod
-    def to(
-        cls, value: int, name: str, questions: Questions, question: Question = ()
-    ) -> Listening:
-        """Return a number that listens for a name."""
+    def to(cls, value: int, name: str, ear: Ear, question: Question = ()) -> Listening:
+        """Return a number of this name that tells an ear."""
         made = cls(value)
-        made.name, made.questions, made.question = name, questions, question
+        made.name, made.ear, made.question = name, ear, question
         return made
 
 
@@ -123,25 +146,24 @@ def _operation(name: str) -> Callable[[Listening, Any], Any]:
     operate = _OPERATORS[name]
 
     def operation(self: Listening, other: Any) -> Any:
+        result, questions = operate(int(self), other), self.ear.questions
+        if not self.ear.hears():
+            return result
         if type(other) not in (int, float):
-            self.questions.exact.add(self.name)
-            return operate(int(self), other)
-        result, question = operate(int(self), other), (*self.question, (name, other))
+            questions.exact.add(self.name)
+            return result
+        question = (*self.question, (name, other))
         frame = sys._getframe(1)  # noqa: SLF001 - what comes next there decides
-        if type(result) is int and frame.f_lasti in _offsets(frame.f_code):
-            return Listening.to(result, self.name, self.questions, question)
+        offsets = offsets_of_questions(frame.f_code)
+        if type(result) is int and frame.f_lasti in offsets:
+            return Listening.to(result, self.name, self.ear, question)
         if type(result) is bool or name in _TELLING:
-            self.questions.note(self.name, question)
+            questions.note(self.name, question, result)
         else:
-            self.questions.exact.add(self.name)
+            questions.exact.add(self.name)
         return result
 
     return operation
-
-
-@lru_cache(maxsize=2048)
-def _offsets(code: CodeType) -> frozenset[int]:
-    return offsets_of_questions(code)
 
 
 for _name in _OPERATORS.keys() - {"bool"}:

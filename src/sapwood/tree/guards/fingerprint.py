@@ -235,7 +235,7 @@ class _Prints:
         if row.role == "node":
             return self._kind(self._walk.nodes[row.node])
         if row.role == "tally":
-            return f"what is added to, {row.frozen!r}".encode()
+            return f"what is added to, {row.frozen!r}, {row.node}".encode()
         return self._proof(self._walk.path(inside, row.key), row.value)
 
     def _proof(self, path: str, value: Any) -> bytes:

@@ -60,6 +60,11 @@ def declare_front(mark: str) -> None:
     _fronts.add(mark)
 
 
+def is_front(fn: FunctionType) -> bool:
+    """Return whether a function only stands before another one."""
+    return not _fronts.isdisjoint(vars(fn))
+
+
 def behind(fn: Any) -> Any:
     """Return the function that a framework's function stands before, or itself."""
     while isinstance(fn, FunctionType):

@@ -27,9 +27,9 @@ from sapwood.tree.guards.arrays import Arrays, layout_of
 from sapwood.tree.guards.asking import Questions
 from sapwood.tree.guards.comparing import HASHING
 from sapwood.tree.guards.constants import constant_of, is_tensor
-from sapwood.tree.guards.frameworks import behind
+from sapwood.tree.guards.frameworks import behind, is_front
 from sapwood.tree.guards.owners import owner_of_class
-from sapwood.tree.guards.scope import ATOMS, Accessor, Reach
+from sapwood.tree.guards.scope import ATOMS, UNNAMED, Accessor, Reach
 from sapwood.tree.guards.slots import Slot
 from sapwood.tree.guards.standard import KEYED
 from sapwood.tree.guards.views import View
@@ -38,10 +38,10 @@ from sapwood.tree.nests.containers import Identity, constant_key, container_of, 
 
 def _roots(fn: Any, known: Reach) -> Iterator[tuple[str, Any]]:
     """Yield where the walk starts: the object that ``fn`` is bound to, and its code."""
-    fn = behind(fn)
+    fn = _behind(fn, known)
     while isinstance(fn, MethodType):
         yield "self", fn.__self__
-        fn = behind(fn.__func__)
+        fn = _behind(fn.__func__, known)
     call = next(
         (vars(cls)["__call__"] for cls in type(fn).__mro__ if "__call__" in vars(cls)),
         None,
@@ -61,6 +61,12 @@ def _roots(fn: Any, known: Reach) -> Iterator[tuple[str, Any]]:
     yield getattr(fn, "__name__", type(fn).__name__), fn
 
 
+def _behind(fn: Any, known: Reach) -> Any:
+    if isinstance(fn, FunctionType) and is_front(fn):
+        known.note(used=(UNNAMED,))
+    return behind(fn)
+
+
 LIMIT = 50_000
 """How many slots a function may reach."""
 
@@ -70,6 +76,7 @@ _AN_ADDRESS: Final = 1 << 20
 _NUMBERING: Final = frozenset({"__hash__", "hash", "id"})
 
 _TALLIES: Final = frozenset({int, list})
+_LOCKING: Final = frozenset({"_thread", "threading"})
 _TABLES: Final = frozenset({Counter, OrderedDict, defaultdict, dict, list})
 
 _BOOKS = frozenset({"__builtins__", "__loader__", "__spec__", "__warningregistry__"})
@@ -150,6 +157,7 @@ class Walk:
             return
         if issubclass(type(value), type):
             self.reach.note(built=(value,))
+        self._check_added(value, "")
         covered = given and container_of(type(value)) is not None
         opened = tuple(accessors(value, self.reach))
         if not opened or (id(value), covered) in self._known:
@@ -280,13 +288,16 @@ class Walk:
     def _row(self, number: int, node: Node, view: View, key: Any, value: Any) -> Row:
         if self.arrays.is_array(value):
             return Row(key, value, "array", layout_of(self.arrays, value))
-        tally = self._tally(node, view, key, value)
+        tally = self._tally(number, node, view, key, value)
         if tally is not None:
             return tally
         if is_book(view, key):
             return Row(key, value, "constant", constant_key(value))
         if type(value) in ATOMS:
             return Row(key, value, "constant", constant_of(value))
+        if type(value).__module__ in _LOCKING:
+            # Others may add meanwhile, where the function holds a lock: replays do not.
+            self.reach.note(used=(UNNAMED,))
         if issubclass(type(value), type):
             self._come_by(value, node, view, key)
         keyed, cls = node.keyed or view in KEYED, type(value)
@@ -295,27 +306,30 @@ class Walk:
             cls is tuple if keyed else container_of(cls) is not None
         )
         name = named(node.value, view, key)
-        added = (
-            cls in _TABLES
-            and self.reach.adds_to_items(name)
-            and is_only_named(node.value, view, key)
-        )
+        table = cls in _TABLES and self.reach.adds_to_items(name)
+        added = name if table and is_only_named(node.value, view, key) else ""
+        self._check_added(value, added)
         known = self._known.get((id(value), covered))
-        if known is not None and self.nodes[known].added and not added:
-            # Another name leads there, by which code may do more.
-            self.reach.note(used=(self.nodes[known].added,))
         if known is None:
             opened = () if is_tensor(value) else tuple(accessors(value, self.reach))
             if not opened:
                 return Row(key, value, "constant", constant_of(value))
             path, frozen = self._label(node, view, key), self._frozen(value)
             entered = Node(value, path, frozen, opened, covered, number, (view, key))
-            entered.keyed = covered and keyed
-            entered.added = name if added else ""
+            entered.keyed, entered.added = covered and keyed, added
             known = self._enter(entered)
         return Row(key, value, "node", self.nodes[known].frozen, known)
 
-    def _tally(self, node: Node, view: View, key: Any, value: Any) -> Row | None:
+    def _check_added(self, value: Any, added: str) -> None:
+        """Note a use by another name of what the function adds to by one."""
+        known = self._known.get((id(value), False))
+        names = {added, "" if known is None else self.nodes[known].added}
+        if known is not None and len(names) > 1:
+            self.reach.note(used=names - {""})
+
+    def _tally(
+        self, number: int, node: Node, view: View, key: Any, value: Any
+    ) -> Row | None:
         """Return the row of what the function only adds to; None where it does more."""
         kind: Any = type(value)
         if kind not in _TALLIES:
@@ -331,7 +345,15 @@ class Walk:
         if not added or name in self.questions.exact:
             return None
         if not asks:
-            return Row(key, value, "tally", kind, size=len(value))
+            self._check_added(value, name)
+            known = self._known.get((id(value), False))
+            if known is None:
+                path = self._label(node, view, key)
+                step = view, key
+                entered = Node(value, path, kind, (), parent=number, step=step)
+                entered.added = name
+                known = self._enter(entered)
+            return Row(key, value, "tally", kind, known, len(value))
         answers = self.questions.ask(name, value)
         return Row(key, value, "tally", answers or kind, name=name)
 
@@ -416,6 +438,9 @@ def _walk(
         walk.start(path, value)
     for name, value in containers.items():
         walk.start(name, value, given=True)
+    if containers and any(node.added for node in walk.nodes):
+        # One of these may be what the function adds to.
+        known.note(compares=True)
     return walk
 
 

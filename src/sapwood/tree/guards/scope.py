@@ -19,6 +19,18 @@ ATOMS: Final[frozenset[type]] = frozenset(
 """Classes of values that have nothing inside."""
 
 
+UNNAMED: Final = "<unnamed>"
+"""Stands for all that code uses without naming it: what compilers and copies read."""
+
+_UNNAMING: Final = (
+    ANY_GLOBAL
+    | {UNNAMED, "format", "format_map", "vformat"}
+    | {"pformat", "pprint", "pp", "saferepr"}
+    | {"__getstate__", "__getnewargs__", "__getnewargs_ex__"}
+    | {"__reduce__", "__reduce_ex__"}
+)
+
+
 class Accessor(NamedTuple):
     """A view and the names wanted from it; None: all there are."""
 
@@ -114,7 +126,7 @@ class Reach:
         return known and not refused & self.added
 
     def _leaves(self, name: str) -> bool:
-        free = name not in self.used and self.used.isdisjoint(ANY_GLOBAL)
+        free = name not in self.used and self.used.isdisjoint(_UNNAMING)
         return free and not self.dynamic
 
     def reads(self, function: FunctionType) -> bool:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from sapwood.errors import MisuseError
-from sapwood.tree.guards.views import CELLS, EMPTY, FIELDS, TUPLE, VARIABLES, View
+from sapwood.tree.guards.views import CELLS, EMPTY, FIELDS, TUPLE, View
+from sapwood.tree.nests.containers import Structure, unflatten
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +115,38 @@ def _replaced(old: tuple[Any, ...], key: int, value: object) -> tuple[Any, ...]:
     return new
 
 
+@dataclass(slots=True, eq=False)
+class Item:
+    """A nest that is appended to a list, once all of its leaves are there.
+
+    ``number`` is the identity of that which was.
+    """
+
+    structure: Structure
+    leaves: int
+    number: int
+    _found: list[Any] = field(default_factory=list)
+
+    def put(self, number: int, leaf: object) -> list[Any]:
+        """Take the next leaf; return the whole nest alone behind the last one."""
+        if number == 0:
+            self._found = []
+        self._found.append(leaf)
+        if len(self._found) < self.leaves:
+            return []
+        found, self._found = self._found, []
+        return [unflatten(self.structure, found)]
+
+
 @dataclass(frozen=True, slots=True)
 class TallySlot(Slot):
-    """A slot of a number, or of a list, to which replays add."""
+    """A slot of a number, or of a list, to which replays add.
+
+    What is added is a ``leaf`` of an ``item``, if that is a nest.
+    """
+
+    item: Item | None = None
+    leaf: int = 0
 
     def write(
         self, value: object, arguments: Mapping[str, object] | None = None
@@ -124,7 +154,8 @@ class TallySlot(Slot):
         """Add ``value`` to what is bound here; as `Slot.write` otherwise."""
         held = self.read(arguments)
         if type(held) is list:
-            held.append(value)
+            item = self.item
+            held.extend([value] if item is None else item.put(self.leaf, value))
         else:
             Slot.write(self, held + value, arguments)
 
@@ -203,15 +234,25 @@ class Added(Repeated):
         else:
             del self.slot.read(self._arguments)[self.number :]
 
+    @property
+    def item(self) -> Item | None:
+        """The nest that it is a leaf of, if it is of any."""
+        return self.slot.item if isinstance(self.slot, TallySlot) else None
+
+    def is_shared(self, items: dict[int, Item]) -> bool:
+        """Note its nest among others; return whether that is appended twice."""
+        item = self.item
+        return item is not None and items.setdefault(item.number, item) is not item
+
     def place(self) -> Hashable:
         """Return what tells where that is, whichever way leads there."""
         if self.number >= 0:
-            return id(self.slot.read(self._arguments)), self.number
+            leaf = self.slot.leaf if isinstance(self.slot, TallySlot) else 0
+            return id(self.slot.read(self._arguments)), self.number, leaf
         (view, key), owner = self.slot.steps[-1], self.slot.owner(self._arguments)
         if view is CELLS:
             return (id(owner.__closure__[key]),)
-        own = view in (FIELDS, VARIABLES)
-        return id(owner if own else view.open(owner)), key
+        return id(owner if view is FIELDS else view.open(owner)), key
 
 
 def undo_bound(changes: Sequence[Change]) -> None:

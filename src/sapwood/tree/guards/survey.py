@@ -21,13 +21,21 @@ from sapwood.errors import MisuseError
 from sapwood.tree.guards.aliasing import firsts, twins
 from sapwood.tree.guards.ambient import Ambient, guard
 from sapwood.tree.guards.arrays import Arrays
-from sapwood.tree.guards.asking import Listening, Questions
+from sapwood.tree.guards.asking import Ear, Listening, Questions
 from sapwood.tree.guards.constants import is_left_out
 from sapwood.tree.guards.memoised import Watched, is_cached, memoised
 from sapwood.tree.guards.progress import PROGRESS, is_readable
 from sapwood.tree.guards.reach import Inside, Row, Walk, reach
 from sapwood.tree.guards.scope import ATOMS, Reach
-from sapwood.tree.guards.slots import Added, BoundArray, Change, Draw, Slot, TallySlot
+from sapwood.tree.guards.slots import (
+    Added,
+    BoundArray,
+    Change,
+    Draw,
+    Item,
+    Slot,
+    TallySlot,
+)
 from sapwood.tree.guards.sources import STATE
 from sapwood.tree.guards.standard import FACTORY, KEYED, MAXLEN, STANDARD_VIEWS
 from sapwood.tree.guards.views import (
@@ -39,6 +47,7 @@ from sapwood.tree.guards.views import (
     REGISTERED,
     SET,
     TUPLE,
+    View,
     value_text,
 )
 from sapwood.tree.nests.containers import constant_key, flatten
@@ -150,25 +159,30 @@ class Survey:
 
         What is yielded ends that, and has each of them compared itself from then on.
         """
-        questions, listened = self._walk.questions, dict[str, list[Slot]]()
-        for inside in self._walk.insides:
+        ear = Ear(self._walk.questions)
+        places = list[tuple[View, Any, Any]]()
+        names = set[str]()
+        for thing, inside in self.insides():
+            store = inside.view.store
             for row in inside.rows:
-                if row.role == "tally" and row.name:
-                    slot = self._slot(inside, row.key)
-                    number = Listening.to(row.value, row.name, questions)
-                    slot.write(number, self._arguments)
-                    listened.setdefault(row.name, []).append(slot)
+                if store is not None and row.role == "tally" and row.name:
+                    # By the object itself: its way may lead elsewhere by the end.
+                    places.append((inside.view, thing, row.key))
+                    names.add(row.name)
+                    number = Listening.to(row.value, row.name, ear)
+                    store(thing, row.key, number)
 
         def end() -> None:
-            for slot in (slot for slots in listened.values() for slot in slots):
-                with suppress(MisuseError):
-                    value = slot.held(self._arguments)
-                    if type(value) is Listening:
-                        slot.write(int(value), self._arguments)
+            ear.listens = False
+            for view, thing, key in places:
+                with suppress(AttributeError, LookupError):
+                    value = view.open(thing)[key]
+                    if type(value) is Listening and view.store is not None:
+                        view.store(thing, key, int(value))
 
         def exactly() -> None:
             end()
-            questions.exact.update(listened)
+            self._walk.questions.exact.update(names)
 
         try:
             yield exactly
@@ -317,11 +331,15 @@ class Survey:
     def changes_since(self, before: Survey) -> tuple[Change, ...]:
         """Return what was written since an earlier survey of the same call."""
         changes: dict[Hashable, Change] = {}
+        items: dict[int, Item] = {}
         for old, new in self._both(before):
             for change in self._written(before, old, new):
                 # What stands in a namespace is found by each function that names it.
                 place = change.place() if isinstance(change, Added) else id(change)
-                changes.setdefault(place, change)
+                if place not in changes:
+                    shared = isinstance(change, Added) and change.is_shared(items)
+                    plain = Change(change.path, change.text)
+                    changes[place] = plain if shared else change
         return tuple(changes.values())
 
     def renewed_since(self, before: Survey) -> list[Any]:
@@ -391,22 +409,42 @@ class Survey:
     ) -> Iterator[Change]:
         """Yield what was added to a number, or the items that were to a list."""
         path, slot = self._walk.path(inside, new.key), slot_of(new.key)
-        tally = TallySlot(slot.path, slot.root, slot.steps, slot.start)
-        write = partial(Added, slot=tally, _arguments=self._arguments)
+        tally = partial(TallySlot, slot.path, slot.root, slot.steps, slot.start)
+        write = partial(Added, _arguments=self._arguments)
         if type(new.value) is not list:
             text = _text(inside, path, old.value, new.value)
             if new.value != old.value:
-                yield write(path, text, old=old.value, new=new.value - old.value)
+                more = new.value - old.value
+                yield write(path, text, slot=tally(), old=old.value, new=more)
         elif new.value is not old.value or new.size < old.size:
             yield Change(path, f"{path} is another list, or was cut")
         else:
             text = f"len({path}) changed from {old.size} to {new.size}"
             for number, item in enumerate(new.value[old.size :], old.size):
-                if self._walk.arrays.is_array(item) or type(item) in _LASTING:
-                    at = f"{path}[{number}]"
-                    yield write(at, text, old=None, new=item, number=number)
-                else:
+                at, leaves = f"{path}[{number}]", [item]
+                whole: Item | None = None
+                if self._is_made(item):
+                    leaves, structure = flatten(item, self._walk.arrays.is_array)
+                    whole = Item(structure, len(leaves), id(item))
+                if not leaves or not all(map(self._is_leaf, leaves)):
                     yield Change(path, text)
+                    return
+                for k, leaf in enumerate(leaves):
+                    to = tally(whole, k)
+                    yield write(at, text, slot=to, old=None, new=leaf, number=number)
+
+    def _is_leaf(self, value: object) -> bool:
+        """Return whether a replay can append a value again as it is."""
+        return self._walk.arrays.is_array(value) or type(value) in _LASTING
+
+    def _is_made(self, value: Any, deep: int = 8) -> bool:
+        """Return whether a value is a nest that nobody else is seen to have."""
+        known = type(value) in (dict, list, tuple) and not self.reaches(value)
+        inside = value.values() if type(value) is dict else value
+        return known and all(
+            self._is_leaf(each) or (deep > 0 and self._is_made(each, deep - 1))
+            for each in inside
+        )
 
     def _rebuilt(
         self, before: Survey, old: Row, new: Row

@@ -23,7 +23,7 @@ from sapwood.tree.guards import (
     put_back,
     undo_bound,
 )
-from sapwood.tree.nests.containers import constant_key, refilled
+from sapwood.tree.nests.containers import constant_key, refilled, taken_apart
 from sapwood.tree.node.objects import ARRAY, fresh
 from sapwood.tree.node.outputs import Outputs
 from sapwood.tree.record.host_data import lasting
@@ -221,8 +221,34 @@ def added(
     changes: Sequence[Change], is_array: Callable[[Any], bool]
 ) -> tuple[Hashable, ...]:
     """Return what tells what was added to numbers and lists."""
-    values = (change.new for change in changes if isinstance(change, Added))
-    return tuple(ARRAY if is_array(x) else constant_key(x) for x in values)
+    return tuple(
+        (
+            change.item and change.item.structure,
+            ARRAY if is_array(change.new) else constant_key(change.new),
+        )
+        for change in changes
+        if isinstance(change, Added)
+    )
+
+
+def also_returned(
+    changes: Sequence[Change], result: Any, is_array: Callable[[Any], bool]
+) -> CaptureError | None:
+    """Return an error of a container that is appended to a list, and returned."""
+    items = {
+        change.item.number: change.path
+        for change in changes
+        if isinstance(change, Added) and change.item is not None
+    }
+    containers = taken_apart(result, is_array)[2] if items else ()
+    for each in containers:
+        if id(each) in items:
+            return CaptureError(
+                f"the function returns what it appends, {items[id(each)]}, and a "
+                "replay would make two of it",
+                remedy="Return a copy of it",
+            )
+    return None
 
 
 def plain_changes(

@@ -32,7 +32,13 @@ from sapwood.tree.node.objects import told
 from sapwood.tree.node.outputs import analyse
 from sapwood.tree.record.host_data import lasting
 from sapwood.tree.record.repeated import Reordered
-from sapwood.tree.record.taking import added, plain_changes, raised_within, undo
+from sapwood.tree.record.taking import (
+    added,
+    also_returned,
+    plain_changes,
+    raised_within,
+    undo,
+)
 from sapwood.tree.regions.crossing import told_later
 from sapwood.tree.regions.rehearsed import Rehearsed
 from sapwood.tree.regions.rerun import Begun, Rerun, Strayed
@@ -163,7 +169,9 @@ class Eagerly:
         if error is None and not watching.prepares:
             # Behind an eager region, nobody would know how to take back a sum.
             repeats = BoundArray if watching.breaks else Repeated
+            is_array = self.recordings.integration.is_array
             error = plain_changes(live.changes, but=repeats)
+            error = error or also_returned(live.changes, watched.result, is_array)
         if error is None and watching.breaks and capturer is not None:
             # Refused now: when a capture finds it, eager regions have already run.
             error = capturer.refusal(watched.result)
