@@ -325,7 +325,9 @@ def is_only_named(thing: Any, view: View, key: Any) -> bool:
 
 def named(thing: Any, view: View, key: Any) -> str:
     """Return the name by which code reads a slot, if it is read by name."""
-    return str(thing.__code__.co_freevars[key] if view is views.CELLS else key)
+    if view is views.CELLS:
+        return str(thing.__code__.co_freevars[key])
+    return key if type(key) is str else ""
 
 
 _NAMED: Final = frozenset({views.ATTRIBUTES, views.FIELDS, views.GLOBALS, views.MODULE})
