@@ -137,7 +137,7 @@ def take(
             slots.leave(arguments)
             cached.forget()
         graph = captured.graph
-        check_asked(before)
+        _check_asked(before)
         after = order.survey(arguments)
         warm, is_array = order.specialization.warm, recordings.integration.is_array
         # Copied now: to unbind slots may change containers that the result shares.
@@ -153,7 +153,7 @@ def take(
         raise
 
 
-def check_asked(before: Survey) -> None:
+def _check_asked(before: Survey) -> None:
     """Raise `Unready` where the function has asked a number what no guard asks yet."""
     if before.has_asked_more():
         raise Unready("it asks of a number what it had not asked before")
