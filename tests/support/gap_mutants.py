@@ -329,7 +329,7 @@ TRIED_MUTANTS: Final = (
     ),
     mutant(
         "a number that code uses is only added to",
-        Reach._leaves,
+        Reach._has_no_other_use,
         "name not in self.used and",
         "",
     ),

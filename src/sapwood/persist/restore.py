@@ -287,7 +287,7 @@ class Finder:
         for binding, output in zip(bindings, outputs, strict=True):
             slot, held = self._found(binding)
             if slot is not None and _is_tally(held, output):
-                slots.append(TallySlot(slot.path, slot.root, slot.steps, slot.start))
+                slots.append(TallySlot.of(slot))
                 continue
             fits = held is None or held is EMPTY or self.integration.is_array(held)
             if slot is None or not slot.can_be_bound or not fits:

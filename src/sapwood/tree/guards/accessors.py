@@ -310,37 +310,6 @@ _MACHINERY: Final = frozenset(
 )
 """Standard modules whose objects keep books of their own that no program reads."""
 
-
-def is_only_named(thing: Any, view: View, key: Any) -> bool:
-    """Return whether code that comes to a slot does so by its name.
-
-    Code of packages is not read, and may use what it names in a class of its own.
-    """
-    if view not in _NAMED:
-        return view is views.CELLS
-    if view is views.GLOBALS:
-        return owner_of_code(thing.__code__) == "user"
-    return view is views.MODULE or _has_own_attribute(type(thing), key)
-
-
-def named(thing: Any, view: View, key: Any) -> str:
-    """Return the name by which code reads a slot, if it is read by name."""
-    if view is views.CELLS:
-        return str(thing.__code__.co_freevars[key])
-    return key if type(key) is str else ""
-
-
-_NAMED: Final = frozenset({views.ATTRIBUTES, views.FIELDS, views.GLOBALS, views.MODULE})
-
-
-def _has_own_attribute(cls: type, name: str) -> bool:
-    """Return whether an attribute of a class's instances is the user's alone."""
-    if owner_of_class(cls) != "user":
-        return cls is FunctionType or owner_of_class(cls) == "sapwood"
-    found = cls.__getattribute__, cls.__setattr__
-    return name not in _class_names(cls) and not any(map(_is_users, found))
-
-
 _BY_TEXT: Final = (getattr, setattr, hasattr, delattr, vars, dir, eval, exec)
 _STREAMS: Final = frozenset({"stdin", "stdout", "stderr"})
 _LOGGING: Final = frozenset(
@@ -387,6 +356,37 @@ def _class_names(cls: type) -> frozenset[str]:
 def _is_of_a_package(cls: type) -> bool:
     owner = owner_of_class(cls)
     return owner == "installed" or (owner == "standard" and not _is_machinery(cls))
+
+
+_NAMED: Final = frozenset({views.ATTRIBUTES, views.FIELDS, views.GLOBALS, views.MODULE})
+"""Views whose slots code finds by their names alone."""
+
+
+def is_only_named(thing: Any, view: View, key: Any) -> bool:
+    """Return whether code that comes to a slot does so by its name.
+
+    Code of packages is not read, and may use what it names in a class of its own.
+    """
+    if view not in _NAMED:
+        return view is views.CELLS
+    if view is views.GLOBALS:
+        return owner_of_code(thing.__code__) == "user"
+    return view is views.MODULE or _has_own_attribute(type(thing), key)
+
+
+def named(thing: Any, view: View, key: Any) -> str:
+    """Return the name by which code reads a slot, if it is read by name."""
+    if view is views.CELLS:
+        return str(thing.__code__.co_freevars[key])
+    return key if type(key) is str else ""
+
+
+def _has_own_attribute(cls: type, name: str) -> bool:
+    """Return whether an attribute of a class's instances is the user's alone."""
+    if owner_of_class(cls) != "user":
+        return cls is FunctionType or owner_of_class(cls) == "sapwood"
+    found = cls.__getattribute__, cls.__setattr__
+    return name not in _class_names(cls) and not any(map(_is_users, found))
 
 
 def _others_module(value: ModuleType, reach: Reach, owner: Owner) -> Openings:

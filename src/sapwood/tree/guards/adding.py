@@ -35,12 +35,13 @@ _BUILDING: Final = (
     *("COPY", "SWAP"),
 )
 _ANY: Final = 1 << 30
-_FIXED: Final = {
+_TAKING: Final = {
     1: "CONVERT_VALUE FORMAT_SIMPLE LOAD_ATTR LOAD_METHOD STORE_FAST TO_BOOL "
     "UNARY_INVERT UNARY_NEGATIVE UNARY_NOT",
     2: "BINARY_OP BINARY_SUBSCR COMPARE_OP CONTAINS_OP FORMAT_WITH_SPEC IS_OP",
     3: "BINARY_SLICE",
 }
+_FIXED: Final = {name: count for count in _TAKING for name in _TAKING[count].split()}
 _REACHES: Final[Mapping[str, Callable[[int], int]]] = {
     "BUILD_CONST_KEY_MAP": lambda arg: arg + 1,
     "BUILD_MAP": lambda arg: 2 * arg,
@@ -218,5 +219,4 @@ def _reaches(op: dis.Instruction) -> int:
         return 0
     if name.startswith(_BUILDING):
         return arg
-    fixed = (count for count, names in _FIXED.items() if name in names.split())
-    return _REACHES[name](arg) if name in _REACHES else next(fixed, _ANY)
+    return _REACHES[name](arg) if name in _REACHES else _FIXED.get(name, _ANY)

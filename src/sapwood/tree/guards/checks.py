@@ -171,7 +171,7 @@ SEEN: Final = Kind(
 TALLY: Final = Kind(
     lambda values, firsts, _: all(map(_is_such_a_tally, values, firsts))
 )
-"""Numbers and lists that are only added to, by class or by what they answer."""
+"""Numbers that are only added to, by class or by what they answer."""
 IDLE: Final = Kind(_are_objects, _look_alike, array=True)
 USED: Final = Kind(_are_objects, _look_alike, array=True, used=True)
 

@@ -108,13 +108,17 @@ class Reach:
         If ``asks``, it may also ask questions of that.
         """
         refused = {f"{name}[+]", f"{name}[]?"} | (set() if asks else {f"{name}?"})
-        return name in self.added and self._leaves(name) and not refused & self.added
+        return (
+            name in self.added
+            and self._has_no_other_use(name)
+            and not refused & self.added
+        )
 
     def adds_to_items(self, name: str) -> bool:
         """Return whether code uses a name only for items, and adds to any of them."""
         refused = {name, f"{name}?"}
         known = f"{name}[+]" in self.added and not refused & self.added
-        return known and self._leaves(name)
+        return known and self._has_no_other_use(name)
 
     def only_adds_to(self, name: str, key: object, *, asks: bool) -> bool:
         """Return whether code only adds to an item, where `adds_to_items`."""
@@ -125,7 +129,7 @@ class Reach:
         known = not self.added.isdisjoint((item, every)) and item not in self.used
         return known and not refused & self.added
 
-    def _leaves(self, name: str) -> bool:
+    def _has_no_other_use(self, name: str) -> bool:
         free = name not in self.used and self.used.isdisjoint(_UNNAMING)
         return free and not self.dynamic
 

@@ -148,6 +148,11 @@ class TallySlot(Slot):
     item: Item | None = None
     leaf: int = 0
 
+    @classmethod
+    def of(cls, slot: Slot, item: Item | None = None, leaf: int = 0) -> TallySlot:
+        """Return a slot as one to which is added."""
+        return cls(slot.path, slot.root, slot.steps, slot.start, item, leaf)
+
     def write(
         self, value: object, arguments: Mapping[str, object] | None = None
     ) -> None:
@@ -220,11 +225,12 @@ class BoundArray(Repeated):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Added(Repeated):
-    """A number that was added to a tally, or an item; its slot is a `TallySlot`.
+    """What was added to a number, or appended to a list.
 
     ``number`` is which item of the list it is.
     """
 
+    slot: TallySlot
     number: int = -1
 
     def undo(self) -> None:
@@ -237,7 +243,7 @@ class Added(Repeated):
     @property
     def item(self) -> Item | None:
         """The nest that it is a leaf of, if it is of any."""
-        return self.slot.item if isinstance(self.slot, TallySlot) else None
+        return self.slot.item
 
     def is_shared(self, items: dict[int, Item]) -> bool:
         """Note its nest among others; return whether that is appended twice."""
@@ -247,8 +253,8 @@ class Added(Repeated):
     def place(self) -> Hashable:
         """Return what tells where that is, whichever way leads there."""
         if self.number >= 0:
-            leaf = self.slot.leaf if isinstance(self.slot, TallySlot) else 0
-            return id(self.slot.read(self._arguments)), self.number, leaf
+            held = self.slot.read(self._arguments)
+            return id(held), self.number, self.slot.leaf
         (view, key), owner = self.slot.steps[-1], self.slot.owner(self._arguments)
         if view is CELLS:
             return (id(owner.__closure__[key]),)

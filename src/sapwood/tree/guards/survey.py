@@ -162,15 +162,16 @@ class Survey:
         ear = Ear(self._walk.questions)
         places = list[tuple[View, Any, Any]]()
         names = set[str]()
-        for thing, inside in self.insides():
-            store = inside.view.store
-            for row in inside.rows:
-                if store is not None and row.role == "tally" and row.name:
-                    # By the object itself: its way may lead elsewhere by the end.
-                    places.append((inside.view, thing, row.key))
-                    names.add(row.name)
-                    number = Listening.to(row.value, row.name, ear)
-                    store(thing, row.key, number)
+
+        def begin() -> None:
+            for thing, inside in self.insides():
+                store = inside.view.store
+                for row in inside.rows:
+                    if store is not None and row.role == "tally" and row.name:
+                        # By the object itself: its way may lead elsewhere by the end.
+                        places.append((inside.view, thing, row.key))
+                        names.add(row.name)
+                        store(thing, row.key, Listening.to(row.value, row.name, ear))
 
         def end() -> None:
             ear.listens = False
@@ -185,6 +186,7 @@ class Survey:
             self._walk.questions.exact.update(names)
 
         try:
+            begin()  # within: whatever interrupts it, no number is left to listen
             yield exactly
         finally:
             end()
@@ -409,7 +411,7 @@ class Survey:
     ) -> Iterator[Change]:
         """Yield what was added to a number, or the items that were to a list."""
         path, slot = self._walk.path(inside, new.key), slot_of(new.key)
-        tally = partial(TallySlot, slot.path, slot.root, slot.steps, slot.start)
+        tally = partial(TallySlot.of, slot)
         write = partial(Added, _arguments=self._arguments)
         if type(new.value) is not list:
             text = _text(inside, path, old.value, new.value)
