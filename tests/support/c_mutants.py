@@ -312,5 +312,11 @@ C_MUTANTS: Final = (
         "memset(r->users + page, ITS_STREAM, r->span[page]);",
         ";",
     ),
+    CMutant(
+        "slots that C does not bind",
+        "_fast/plays.h",
+        "done = PyObject_CallOneArg(item(slot, 0), value);",
+        "done = Py_NewRef(Py_None);",
+    ),
 )
 """What the suite must catch."""

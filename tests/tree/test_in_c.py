@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 import weakref
+from functools import partial
 
 import numpy as np
 import pytest
@@ -580,3 +581,86 @@ def test_an_argument_that_the_function_has_itself(rig, fn):
     assert rig.lending.launches > before
     assert np.asarray(f(given[1])).tolist() == [4.0] * 4
     assert np.asarray(f(o.a[:])).tolist() == [4.0] * 4
+
+
+ADDED = 0
+
+
+def _adding_to_an_attribute(o, x):
+    o.calls += 1
+    return x * 2.0
+
+
+def _adding_to_an_item(o, x):
+    o.table["rows"] += len(x)
+    return x + o.shift
+
+
+def _appending(o, x):
+    y = x + 1.0
+    o.log.append(y)
+    return y
+
+
+def _adding_to_a_global(_, x):
+    global ADDED  # noqa: PLW0603 - what is tested
+    ADDED += 2
+    return [x, x - 1.0]
+
+
+def _binding_an_attribute(o, x):
+    o.last = x * o.shift
+    return x * 3.0
+
+
+def _adding_nests(o, x):
+    o.calls += 1
+    o.log.append({"calls": 1, "x": x * o.calls if False else x - 2.0})
+    return x
+
+
+def _said(value):
+    match value:
+        case dict():
+            return {key: _said(each) for key, each in value.items()}
+        case list():
+            return [_said(each) for each in value]
+        case int() | float():
+            return value
+    return np.asarray(value).tolist()
+
+
+BINDING = (
+    _adding_to_an_attribute,
+    _adding_to_an_item,
+    _adding_to_a_global,
+    _adding_nests,
+    _appending,
+    _binding_an_attribute,
+)
+
+
+@pytest.mark.parametrize("fn", BINDING)
+@pytest.mark.parametrize("is_kept", [False, True], ids=["dropped", "kept"])
+def test_what_is_added_or_bound_anywhere(rig, fn, is_kept):
+    """C does it too, whichever way leads there, also where that way changes."""
+    global ADDED
+    runs = []
+    for bring in (np.array, rig.runtime.array):
+        o, ADDED, kept, said = Slots(), 0, [], []
+        o.calls, o.table, o.log = 0, {"rows": 0}, []
+        o.last = o.shift = bring(np.arange(4.0))
+        given = [bring(np.full(4, float(k))) for k in range(3)]
+        f = partial(fn, o) if bring is np.array else rig.runtime.graph(partial(fn, o))
+        for turn in range(60):
+            if turn == 40:
+                o.table, o.log = {"rows": 7}, []
+            result = f(given[turn % 3])
+            kept += [result] if is_kept else []
+            held = o.calls, o.table["rows"], o.last, ADDED
+            said.append(_said([result, *held]))
+            del result, held
+        runs.append([said, _said(kept), _said(o.log)])
+    assert runs[0] == runs[1]
+    # What is bound lives until the next is: then two recordings take turns.
+    assert rig.lending.launches > 20 or (is_kept and fn is _binding_an_attribute)

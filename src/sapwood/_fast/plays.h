@@ -94,9 +94,18 @@ static int bound(const struct replay *r, PyObject *found, PyObject *list) {
   PyObject *slots = at(r, BOUND), *expected = at(r, EXPECTED);
   for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(slots); k++) {
     PyObject *slot = item(slots, k);
-    PyObject *array = PyList_GetItem(found, (Py_ssize_t)number(slot, 0));
-    PyObject *value = PyList_GetItem(list, (Py_ssize_t)number(slot, 2));
-    if (!array || !value || PyObject_SetAttr(array, item(slot, 1), value) < 0)
+    PyObject *value = PyList_GetItem(list, (Py_ssize_t)number(slot, 2)), *array, *done;
+    if (!value)
+      return 0;
+    if (Py_IsNone(item(slot, 1))) {
+      done = PyObject_CallOneArg(item(slot, 0), value);
+      Py_XDECREF(done);
+      if (!done)
+        return 0;
+      continue;
+    }
+    array = PyList_GetItem(found, (Py_ssize_t)number(slot, 0));
+    if (!array || PyObject_SetAttr(array, item(slot, 1), value) < 0)
       return 0;
   }
   for (Py_ssize_t k = 1; k < PyTuple_GET_SIZE(expected); k++) {

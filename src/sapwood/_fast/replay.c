@@ -193,10 +193,13 @@ static void read_makers(struct replay *r) {
 
 /* Whether nothing is made of what the function reads: then it need not be owned. */
 static int only_reads(const struct replay *r) {
-  PyObject *picks = at(r, PICKS);
+  PyObject *picks = at(r, PICKS), *slots = at(r, BOUND);
   Py_ssize_t last = r->made + r->count;
-  if (!r->seen->quick.data || r->bound || r->seen->grad)
+  if (!r->seen->quick.data || r->seen->grad)
     return 0;
+  for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(slots); k++)
+    if (!Py_IsNone(item(item(slots, k), 1)))
+      return 0;
   for (Py_ssize_t k = 0; k < r->read; k++)
     if (r->seen->known[k].lazy)
       return 0;

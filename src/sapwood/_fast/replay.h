@@ -28,7 +28,8 @@ enum place {
   MAKERS,       /* of each new array: a function by number, or one and four arguments */
   PICKS,        /* what the result is picked from: constants, and places; or () */
   SHAPE,        /* makes a nest of a list, or None for one value; how many are bound */
-  BOUND,        /* (array, attribute, place in the picks) of each that is bound */
+  BOUND,        /* of each that is bound: an array and an attribute, or what binds it and
+                   None; and the place in the picks */
   EXPECTED,     /* latest references, and (place in there, place in the picks)... */
   NATIVE,       /* addresses: see `read_native` */
   WHICH,  /* references to what is reached, as they are and were; of each argument, the

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from weakref import ref
 
 from sapwood.tree.call.parameters import Parameters
 from sapwood.tree.guards import Slot
 from sapwood.tree.node.node import Node
+
+Binding = tuple[int, str, int] | tuple[Callable[[Any], None], None, int]
+"""An array by number and its attribute, or what binds a slot; the value by number."""
 
 _NONE: Final[Mapping[str, object]] = {}
 
@@ -50,25 +53,28 @@ class Bindings:
     however many ways lead there.
     """
 
-    __slots__ = ("_direct", "_epoch", "_node", "_others")
+    __slots__ = ("_direct", "_epoch", "_node", "_others", "_writers")
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._epoch = -1
         self._direct: tuple[tuple[int, str, int], ...] = ()
         self._others: tuple[int, ...] = ()
+        self._writers: tuple[Binding, ...] | None = ()
 
-    def plan(self) -> Sequence[tuple[int, str, int]] | None:
-        """Return which array gets which attribute from which value.
+    def plan(self) -> Sequence[Binding] | None:
+        """Return which array gets which attribute from which value, or what binds it.
 
-        None where that is not known yet, or other slots are bound, too.
+        None where that is not known yet, or a slot is in an argument, too.
         """
         node, program = self._node, self._node.ambient.program
         if not node.outputs.bound:
             return ()
         told = node.expects is not None or not program.latest
         known = self._epoch == program.epoch and told
-        return self._direct if known and not self._others else None
+        if not known or self._writers is None:
+            return None
+        return *self._direct, *self._writers
 
     def bind(
         self,
@@ -111,3 +117,6 @@ class Bindings:
                     others.append(number)
         self._direct = tuple((k, name, number) for (k, name), number in direct.items())
         self._others = tuple(others)
+        anywhere = all(type(slots[number].root) is not str for number in others)
+        writers = ((slots[number].write, None, number) for number in others)
+        self._writers = tuple(writers) if anywhere else None

@@ -23,6 +23,7 @@ from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.nests.containers import Structure, unflatten
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.outputs import Alias, Constant, Fresh, Same
+from sapwood.tree.replay.binding import Binding
 
 if TYPE_CHECKING:
     from sapwood.tree.replay.fast_replay import FastReplay
@@ -226,7 +227,7 @@ def _rivals(fast: FastReplay) -> tuple[int, ...]:
     return tuple(rival.clobbers for rival in before)
 
 
-def _deeds(fast: FastReplay, slots: Sequence[tuple[int, str, int]]) -> tuple[Any, ...]:
+def _deeds(fast: FastReplay, slots: Sequence[Binding]) -> tuple[Any, ...]:
     """Return what makes the result, and what is bound."""
     node, program, kept = fast.node, fast.program, fast.kept
     latest, first = node.ambient.program.latest, len(node.outputs.leaves)
@@ -234,7 +235,7 @@ def _deeds(fast: FastReplay, slots: Sequence[tuple[int, str, int]]) -> tuple[Any
     picks: tuple[Any, ...] = ()
     if program.picks is not None:
         picks = program.constants, tuple(program.picks)
-    bound = tuple((k, name, first + number) for k, name, number in slots)
+    bound = tuple((where, name, first + number) for where, name, number in slots)
     expected: tuple[Any, ...] = ()
     if program.bound and latest:
         pairs = [(place, first + number) for number, place in node.expects or ()]
