@@ -6,6 +6,7 @@ anything else with them, they are read like all that a function reads.
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 import random
 import time
@@ -37,6 +38,8 @@ ADDING = (
     "o.log.append({'loss': y, 'kind': 'train', 'both': [x, (y, None)]})",
     "o.counts[1] += 1",
     "o.slotted.n += 1",
+    "o.data.steps += 1; o.data.losses.append(y)",
+    "o.space.steps += 1; o.space.losses.append(y)",
     "TOTAL += 1",
     "NOTES.append(y)",
     "more(o)",
@@ -122,6 +125,12 @@ class _Inner:
         self.depth = 0
 
 
+@dataclasses.dataclass
+class _Fields:
+    steps: int = 0
+    losses: list = dataclasses.field(default_factory=list)
+
+
 class _State:
     visits = 0
 
@@ -130,7 +139,8 @@ class _State:
         self.table, self.lists = {"rows": 0, "last": 1.0, "every": 3}, {"loss": []}
         self.every = 4
         self.log, self.other, self.slotted = [], [], _Slotted()
-        self.inner = _Inner()
+        self.inner, self.data = _Inner(), _Fields()
+        self.space = types.SimpleNamespace(steps=0, losses=[])
 
     def shown(self):
         inside = {
@@ -138,6 +148,8 @@ class _State:
             "visits": self.visits,
             "slotted": self.slotted.n,
             "inner": self.inner.depth,
+            "data": [self.data.steps, *self.data.losses],
+            "space": [self.space.steps, *self.space.losses],
         }
         return {
             k: [*v] if isinstance(v, list) else {**v} if isinstance(v, dict) else v

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
+import itertools
+import operator
 import pickle
 import pprint
 import threading
@@ -43,6 +46,31 @@ SEEN = (
     "len(pprint.pformat(o.data)) > 34",
     "len(str(o.space)) > 19",
     "o.space == types.SimpleNamespace(n=10)",
+    "o.logged == FIVE",
+    "o.logged in [FIVE]",
+    "[FIVE].count(o.logged)",
+    "o.equal == TEN",
+    "not o.equal != TEN",
+    "o.equal in [TEN]",
+    "TEN in {1: o.equal}.values()",
+    "[TEN].count(o.equal)",
+    "(1, o.equal) == (1, TEN)",
+    "[TEN] == [o.equal]",
+    "sorted([(TEN, 1), (o.equal, 0)], key=KEY)[0][1] > 0",
+    "len(list(itertools.groupby([o.equal, TEN]))) == 1",
+    "'10' in str(o.equal)",
+    "'10' in '%s' % (o.equal,)",
+    "'10' in repr([o.equal])",
+    "operator.eq(o.equal, TEN)",
+    "dataclasses.replace(o.equal, steady=1).n > 9",
+    "dataclasses.astuple(o.equal)[0] > 9",
+    "dataclasses.asdict(o.equal)['n'] > 9",
+    "[o.space].count(types.SimpleNamespace(n=10))",
+    "'10' in f'{o.space}'",
+    "'10' in '%s' % o.space",
+    "copy.copy(o.space) == types.SimpleNamespace(n=10)",
+    "vars(o.space)['n'] > 9",
+    "o.space.__dict__['n'] > 9",
     "o.n.__hash__() > 9",
     "9 < o.n < 13",
     "(lambda n=o.n: n > 9)()",
@@ -80,8 +108,24 @@ class _Data:
     n: int = 0
 
 
+@dataclasses.dataclass
+class _Equal:
+    n: int = 0
+    steady: int = 0
+
+
+@dataclasses.dataclass
+class _Logged:
+    marks: list = dataclasses.field(default_factory=list)
+
+
+def _order(pair):
+    return functools.cmp_to_key(lambda a, b: (a == b) - 1)(pair[0])
+
+
 def _state():
     o = _Thing()
+    o.equal, o.logged = _Equal(), _Logged()
     o.log, o.kept, o.rows, o.queue = [], None, [[0]], [_Thing(), _Thing()]
     o.d, o.inner, o.data = {"n": 0, "rows": [0]}, _Thing(), _Data()
     o.space, o.first, o.second = types.SimpleNamespace(n=0), _Thing(), _Thing()
@@ -97,7 +141,9 @@ def _shown(value):
         return {key: _shown(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_shown(each) for each in value]
-    if isinstance(value, _Thing | _Late | _Data | types.SimpleNamespace):
+    if isinstance(
+        value, _Thing | _Late | _Data | _Equal | _Logged | types.SimpleNamespace
+    ):
         return {key: _shown(each) for key, each in vars(value).items() if each is not o}
     return (type(value).__name__, value)
 
@@ -108,7 +154,10 @@ o = None
 def _run(w, lines, calls=CALLS):
     globals()["o"] = state = _state()
     space = {"o": state, "k": _Late(), "Late": _Late, "LIMIT": 10, "types": types}
-    space |= {"copy": copy, "pickle": pickle, "pprint": pprint}
+    space |= {"copy": copy, "pickle": pickle, "pprint": pprint, "TEN": _Equal(10)}
+    space["FIVE"] = _Logged([1] * 5)
+    space |= {"itertools": itertools, "operator": operator, "KEY": _order}
+    space |= {"dataclasses": dataclasses}
     body = "".join(f"    {line}\n" for line in lines)
     exec(f"def f(x):\n    y = x + 1\n{body}    return y\n", space)
     f = w.graph(space["f"])
@@ -121,6 +170,8 @@ def _run(w, lines, calls=CALLS):
 def test_a_condition_is_seen(agree, condition):
     """Whatever it is made of."""
     more = "; o.space.n += 1" if "o.space" in condition else ""
+    more += "; o.equal.n += 1" if "o.equal" in condition else ""
+    more += "; o.logged.marks.append(1)" if "o.logged" in condition else ""
     lines = [_ADDING + more, f"if {condition}: y = y * 2"]
     agree(lambda w: _run(w, lines))
 

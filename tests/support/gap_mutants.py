@@ -370,6 +370,12 @@ TRIED_MUTANTS: Final = (
         "if op.is_jump_target or above < 0:",
     ),
     mutant(
+        "comparisons of objects that are counted in",
+        adding._equates,
+        'return name == "CONTAINS_OP" or (',
+        "return False and (",
+    ),
+    mutant(
         "what is added to is one with what is read",
         aliasing.kept_apart,
         "if len(each) > 1",

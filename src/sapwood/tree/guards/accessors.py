@@ -39,6 +39,7 @@ from weakref import (
 )
 
 from sapwood.tree.guards import standard, views
+from sapwood.tree.guards.adding import EQUATING
 from sapwood.tree.guards.code import functions_of, names_of
 from sapwood.tree.guards.comparing import is_comparing
 from sapwood.tree.guards.frameworks import (
@@ -67,7 +68,7 @@ def accessors(value: Any, reach: Reach) -> Openings:
     cls = type(value)
     if cls in ATOMS:
         return iter(())
-    opened = _by_type.get(cls) or _LATE.get((cls.__module__, cls.__qualname__))
+    opened = _opened(cls)
     if opened is not None:
         return opened(value, reach)
     declared = opening_of(cls)
@@ -190,12 +191,30 @@ def _class(value: type, reach: Reach) -> Openings:
     if issubclass(value, Enum):
         special |= _OF_ENUMS
     special |= calls_of(value)
-    yield Accessor(views.VARIABLES, OPERATORS.union(special, reach.names))
+    names = OPERATORS.union(special, reach.names)
+    if _is_equated(value) and EQUATING not in reach.used:
+        names -= {"__eq__"}
+    yield Accessor(views.VARIABLES, names)
     yield Accessor(views.BASES)
     if owner_of_class(type(value)) == "user":
         yield Accessor(views.TYPE)
     else:
         yield from _told(_TOLD_BY_CLASSES, reach)
+
+
+def _is_equated(cls: type) -> bool:
+    """Return whether all that calls a class's ``__eq__`` are comparisons.
+
+    It reads every field, as `dataclasses` have written it. What has a hash is compared
+    by dicts and sets, too.
+    """
+    members = vars(cls)
+    written = getattr(members.get("__eq__"), "__code__", None)
+    return (
+        "__dataclass_fields__" in members
+        and members.get("__hash__", ...) is None
+        and getattr(written, "co_filename", "") == "<string>"
+    )
 
 
 def _may_be_built(cls: type, reach: Reach) -> bool:
@@ -384,7 +403,8 @@ def named(thing: Any, view: View, key: Any) -> str:
 def _has_own_attribute(cls: type, name: str) -> bool:
     """Return whether an attribute of a class's instances is the user's alone."""
     if owner_of_class(cls) != "user":
-        return cls is FunctionType or owner_of_class(cls) == "sapwood"
+        known = cls is FunctionType or _opened(cls) is _namespace
+        return known or owner_of_class(cls) == "sapwood"
     found = cls.__getattribute__, cls.__setattr__
     return name not in _class_names(cls) and not any(map(_is_users, found))
 
@@ -491,6 +511,13 @@ def _by_name(_: Any, reach: Reach) -> Openings:
     yield Accessor(views.ATTRIBUTES, reach.attributes())
 
 
+def _namespace(_: Any, reach: Reach) -> Openings:
+    # To compare it, and to show it, reads all of it, and code names none of that.
+    if EQUATING in reach.used or "__repr__" in reach.names:
+        reach.note(used=(UNNAMED,))
+    yield Accessor(views.ATTRIBUTES, reach.attributes())
+
+
 _ITEMS: dict[type, View] = {
     tuple: views.TUPLE,
     list: views.LIST,
@@ -541,7 +568,7 @@ _by_type: dict[type, Opened] = {
     MethodWrapperType: _always(views.BOUND),
     ProxyType: _always(standard.PROXIED),
     ReferenceType: _always(standard.REFERENT),
-    SimpleNamespace: _by_name,
+    SimpleNamespace: _namespace,
     WeakKeyDictionary: _weak,
     WeakSet: _always(standard.MEMBERS),
     WeakValueDictionary: _weak,
@@ -559,9 +586,13 @@ _by_type: dict[type, Opened] = {
 }
 
 
+def _opened(cls: type) -> Opened | None:
+    return _by_type.get(cls) or _LATE.get((cls.__module__, cls.__qualname__))
+
+
 _LATE: Final[dict[tuple[str, str], Opened]] = {
     ("_queue", "SimpleQueue"): _always(standard.SIZE),
-    ("argparse", "Namespace"): _by_name,
+    ("argparse", "Namespace"): _namespace,
     ("decimal", "Context"): _always(standard.DECIMAL),
 }
 """The same by module and name, of modules that this one would be slower to import."""

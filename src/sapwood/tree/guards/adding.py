@@ -59,6 +59,14 @@ _KEYS: Final = frozenset({"LOAD_CONST", "LOAD_SMALL_INT"})
 _ITEM_USES: Final = frozenset({"DELETE_SUBSCR", "STORE_SUBSCR"})
 _TRUTH: Final = ("POP_JUMP", "TO_BOOL", "UNARY_NOT")
 _SUMS: Final = frozenset({"+=", "-="})
+EQUATING: Final = "<equating>"
+"""Stands for all that may ask whether two objects are equal, and so reads them."""
+_EQUATING: Final = frozenset(
+    {"__contains__", "__eq__", "__ne__", "contains", "count", "countOf", "eq", "ge"}
+    | {"groupby", "gt", "index", "indexOf", "le", "lt", "max", "merge", "min", "ne"}
+    | {"nlargest", "nsmallest", "remove", "sort", "sorted"}
+)
+_OF_SORTING: Final = ("bisect", "heap", "insort")
 _OPERATORS: Final = frozenset(
     {"+", "-", "*", "/", "//", "%", "**", "<<", ">>", "&", "|", "^"}
 )
@@ -71,7 +79,7 @@ def added_and_used(instructions: Ops) -> tuple[frozenset[str], frozenset[str]]:
 
     An item is named as in ``table['key']``, or ``table[]`` where the key is computed;
     there is ``table[+]``, too, where any is added to. What is not added to, but asked a
-    question, is followed by ``?``.
+    question, is followed by ``?``. `EQUATING` is used where objects may be compared.
     """
     ops = _shown(instructions)
     ends: set[int] = set()
@@ -92,7 +100,19 @@ def added_and_used(instructions: Ops) -> tuple[frozenset[str], frozenset[str]]:
                 used.add(op.argval + key)
         elif op.opname in _USES and at not in ends:
             used.add(op.argval)
+        elif _equates(ops, at):
+            used.add(EQUATING)
+    if any(name in _EQUATING or name.startswith(_OF_SORTING) for name in used):
+        used.add(EQUATING)
     return frozenset(added), frozenset(used)
+
+
+def _equates(ops: Ops, at: int) -> bool:
+    """Return whether it is asked if objects are equal, or in what order, or inside."""
+    name = ops[at].opname
+    return name == "CONTAINS_OP" or (
+        name == "COMPARE_OP" and ops[at - 1].opname not in _KEYS
+    )
 
 
 def _key(ops: Ops, at: int, item: int | None) -> str:
