@@ -89,8 +89,8 @@ GAP_MUTANTS: Final = (
     mutant(
         "what a region did to arguments is found before it",
         Begun.refilled,
-        "in self._containers:",
-        "in ():",
+        "in self._containers]",
+        "in ()]",
     ),
     mutant(
         "what a region filled is lost",

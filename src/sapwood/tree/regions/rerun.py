@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, TypeAlias
 
 from sapwood.errors import MisuseError, OutOfMemory, StaleOutput
@@ -40,54 +41,22 @@ from sapwood.tree.watch.session import EagerRegion, Midway, Session, Warm, enter
 from sapwood.tree.watch.watch import Caught, Watched, warm_up
 from sapwood.units import Size
 
-
-@dataclass(frozen=True, slots=True)
-class SlotEdit:
-    """Another value in a slot."""
-
-    slot: Slot
-    then: Any
-    now: Any
-    arguments: Any
-
-    def undo(self) -> None:
-        """Bind what was there."""
-        self.slot.write(self.then, self.arguments)
-
-    def redo(self) -> None:
-        """Bind what the region did."""
-        self.slot.write(self.now, self.arguments)
+Edit: TypeAlias = Callable[[], None]
+"""Does again what a region changed besides what is in arrays, and has been undone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refilled:
-    """Something else in a container.
+def _refill(thing: Any, now: Items, own: Mapping[int, Any]) -> None:
+    """Put in what a region left.
 
     ``own`` are the function's own arrays, by the numbers of those that it holds now.
     """
-
-    thing: Any
-    then: Items
-    now: Items
-    own: Mapping[int, Any]
-
-    def undo(self) -> None:
-        """Put in what there was."""
-        fill(self.thing, self.then)
-
-    def redo(self) -> None:
-        """Put in what the region left."""
-        fill(self.thing, mapped(self.now, self.own))
-
-
-Edit: TypeAlias = SlotEdit | Refilled
-"""Something that a region changed, besides what is in arrays."""
+    fill(thing, mapped(now, own))
 
 
 def _redo(edits: list[Edit]) -> None:
     """Have all be as a region left it."""
     while edits:
-        edits.pop().redo()
+        edits.pop()()
 
 
 def _place(slot: Slot, arguments: Any) -> Hashable:
@@ -327,14 +296,12 @@ class Begun:
 
         When all else is put back. None where that cannot be; then all is kept.
         """
-        edits: list[Edit] = []
-        for thing, then in self._containers:
-            now = contents_of(thing)
-            if not are_same(now, then):
-                edits.append(Refilled(thing, then, now, own))
+        known = [(thing, contents_of(thing), was) for thing, was in self._containers]
+        other = [each for each in known if not are_same(*each[1:])]
+        edits: list[Edit] = [partial(_refill, x, now, own) for x, now, _ in other]
         try:
-            for each in edits:
-                each.undo()
+            for thing, _, then in other:
+                fill(thing, then)
         except MisuseError:
             _redo(edits)
             return None
@@ -348,13 +315,12 @@ class Begun:
             now = slot.held(arguments)
             then = bound.get(_place(slot, arguments), was)
             if now is not then and constant_key(now) != constant_key(then):
-                edit = SlotEdit(slot, then, now, arguments)
-                edit.undo()
-                edits.append(edit)
+                slot.write(then, arguments)
+                edits.append(partial(slot.write, now, arguments))
         if self.latest is not None:
             for thing, then in self.latest.overgrown():
-                edits.append(Refilled(thing, then, contents_of(thing), own))
-                edits[-1].undo()
+                edits.append(partial(_refill, thing, contents_of(thing), own))
+                fill(thing, then)
 
 
 @dataclass(frozen=True, slots=True)
