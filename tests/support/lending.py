@@ -21,7 +21,7 @@ from sapwood.driver.streams import Stream
 from sapwood.errors import DriverError, OutOfMemory
 from sapwood.integrations.numpy.array import Array
 from sapwood.integrations.numpy.integration import NumpyIntegration
-from sapwood.integrations.numpy.layout import Layout
+from sapwood.integrations.strided import Layout
 from sapwood.memory.pages import Pages
 from sapwood.memory.storage import Storage
 from sapwood.runtime.core import Runtime

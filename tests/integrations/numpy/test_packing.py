@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sapwood.integrations.numpy.layout import Layout, blank_at
+from sapwood.integrations.numpy.layout import blank_at
 from sapwood.integrations.numpy.packing import constants, pack, pointers, unpack
+from sapwood.integrations.strided import Layout
 
 
 class Place:

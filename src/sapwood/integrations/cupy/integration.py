@@ -8,9 +8,9 @@ CuPy and the libraries behind it choose kernels by that.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import cupy
 import cupyx
@@ -22,6 +22,7 @@ from sapwood.errors import MisuseError
 from sapwood.integrations.cupy.array import Array
 from sapwood.integrations.cupy.memory import Foreign, Memory, Place, pointer
 from sapwood.integrations.cupy.random import Generator
+from sapwood.integrations.strided import Layout
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import (
@@ -32,7 +33,6 @@ from sapwood.tree.call.integration import (
     Probe,
     foreign_tensor,
     host_array,
-    reach,
     text_of,
 )
 from sapwood.tree.guards.constants import is_tensor
@@ -88,34 +88,7 @@ register_container(
 _ALIGNED = 512 - 1
 _shape = attrgetter("shape", "strides")
 _KINDS: tuple[type, ...] = (Array, cupy.ndarray)
-
-
-class Layout(NamedTuple):
-    """What an array looks like; ``kind`` is which of the kinds of array it is."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: str
-    aligned: int
-    kind: int
-
-    def __str__(self) -> str:
-        return tuple.__repr__(self)
-
-    @property
-    def extent(self) -> tuple[int, int]:
-        """The bytes that the elements lie in, from the first element's."""
-        return _extent(self)
-
-    def packed(self, data: bytes) -> bytes:
-        """Return the bytes of all elements in C order, of those they lie in."""
-        first, steps = -self.extent[0], self.strides
-        return np.ndarray(self.shape, self.dtype, data, first, steps).tobytes()
-
-
-@lru_cache(4096)
-def _extent(layout: Layout) -> tuple[int, int]:
-    return reach(layout.shape, layout.strides, np.dtype(layout.dtype).itemsize)
+"""The kinds of arrays; a layout names one by its place here."""
 
 
 class CupyIntegration(Integration):

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, Self, TypeVar
 import numpy as np
 
 from sapwood.integrations.numpy import layout as layouts
+from sapwood.integrations.strided import Layout
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr
@@ -70,7 +71,7 @@ class Faced:
         self,
         storage: Storage,
         device: Device,
-        layout: layouts.Layout,
+        layout: Layout,
         address: int,
         face: layouts.Array | None = None,
     ) -> None:

@@ -10,8 +10,9 @@ import numpy as np
 from sapwood.errors import MisuseError
 from sapwood.integrations.numpy.array import Array
 from sapwood.integrations.numpy.kernels import check
-from sapwood.integrations.numpy.layout import Layout, array_at, check_dtype
+from sapwood.integrations.numpy.layout import array_at, check_dtype
 from sapwood.integrations.numpy.random import Generator
+from sapwood.integrations.strided import Layout
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import (

@@ -26,8 +26,9 @@ from sapwood.integrations.numpy.bodies import (
     writing,
     writing_at,
 )
-from sapwood.integrations.numpy.layout import Layout, array_at, blank_at, layout_of
+from sapwood.integrations.numpy.layout import array_at, blank_at, layout_of
 from sapwood.integrations.numpy.packing import constants, pointers, unpack
+from sapwood.integrations.strided import Layout
 
 IMAGE: Final = b"sapwood.integrations.numpy"
 

@@ -15,8 +15,9 @@ from sapwood.driver.api import KernelOp
 from sapwood.errors import MisuseError
 from sapwood.integrations.numpy.faced import A, Faced
 from sapwood.integrations.numpy.kernels import IMAGE, results
-from sapwood.integrations.numpy.layout import Layout, check_dtype
+from sapwood.integrations.numpy.layout import check_dtype
 from sapwood.integrations.numpy.packing import constants, pack
+from sapwood.integrations.strided import Layout
 from sapwood.memory.device import Device
 from sapwood.tree.watch import session
 from sapwood.units import Size
@@ -52,7 +53,7 @@ def launch(name: str, outs: Sequence[Faced], args: Sequence[Any]) -> None:
 
 
 def _check_writeable(outs: Sequence[Faced]) -> None:
-    if any(not out.layout.writeable for out in outs):
+    if any(not out.layout.kind for out in outs):
         raise ValueError("the destination is read-only; write to a copy of it")
 
 

@@ -1,48 +1,21 @@
 """Where the elements of an array lie: layouts, and NumPy arrays over addresses.
 
-A layout is a hashable value. An array over an address is made without touching the
-memory there; whether it may be read depends on who runs: kernels may, the host never.
+The ``kind`` of a layout is whether the array may be written. An array over an address
+is made without touching the memory there; whether it may be read depends on who runs:
+kernels may, the host never.
 """
 
 from __future__ import annotations
 
 import ctypes
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from sapwood.tree.call.integration import reach
+from sapwood.integrations.strided import Layout
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-
-
-class Layout(NamedTuple):
-    """What an array looks like; strides are in bytes, ``dtype`` is NumPy's text."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: str
-    aligned: bool
-    writeable: bool
-
-    def __str__(self) -> str:
-        return tuple.__repr__(self)
-
-    @property
-    def extent(self) -> tuple[int, int]:
-        """The bytes ``[lo, hi)`` that the elements lie in, from the first one's."""
-        return _extent(self)
-
-    def packed(self, data: bytes) -> bytes:
-        """Return the bytes of all elements in C order, of those they lie in."""
-        first, steps = -self.extent[0], self.strides
-        return np.ndarray(self.shape, self.dtype, data, first, steps).tobytes()
-
-
-@lru_cache(4096)
-def _extent(layout: Layout) -> tuple[int, int]:
-    return reach(layout.shape, layout.strides, np.dtype(layout.dtype).itemsize)
 
 
 KINDS: Final = "biufc"

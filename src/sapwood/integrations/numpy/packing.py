@@ -15,7 +15,8 @@ from typing import Any, Final
 import numpy as np
 
 from sapwood.driver.api import Pointer
-from sapwood.integrations.numpy.layout import Array, Layout, check_dtype
+from sapwood.integrations.numpy.layout import Array, check_dtype
+from sapwood.integrations.strided import Layout
 from sapwood.units import Addr
 
 ARRAY, _CONST, _INT, _FLOAT, COMPLEX, _SYMBOL, TEXT, _DTYPE, TUPLE, _SLICE = range(10)
@@ -144,7 +145,7 @@ def _layout(dtype: bytes, rest: bytes) -> Layout:
     rank = len(rest) // 16
     numbers = struct.unpack(f"<{rank}Q{rank}q", rest)
     kind = _unpack_dtype(0, dtype).str
-    return Layout(numbers[:rank], numbers[rank:], kind, aligned=True, writeable=True)
+    return Layout(numbers[:rank], numbers[rank:], kind, aligned=True, kind=True)
 
 
 def _unpack_array(info: int, body: bytes) -> Array:
