@@ -19,14 +19,8 @@ EVERYTHING = [
 def _role(facts):
     names = ("steady", "varied", "moved")
     history = History(**{name: bool(facts[name]) for name in names})
-    (role,) = assign(
-        [history],
-        [facts["inherited"]],
-        [facts["pinned"]],
-        [facts["patchable"]],
-        anywhere=facts["anywhere"],
-    )
-    return role
+    known = (facts[name] for name in ("inherited", "pinned", "patchable"))
+    return assign(history, *known, anywhere=facts["anywhere"])
 
 
 def _free(facts):
@@ -86,13 +80,6 @@ def test_patching_needs_known_addresses():
 def test_fixed_roles_are_those_that_compare_addresses():
     """Pinned and inherited."""
     assert {role for role in Role if role.fixed} == {Role.PINNED, Role.INHERITED}
-
-
-def test_roles_are_given_place_by_place():
-    """One role for each place, in their order."""
-    histories = [History(), History(steady=True), History()]
-    given_roles = assign(histories, [1, 0, 0], [0, 0, 0], [0, 0, 1], anywhere=False)
-    assert given_roles == (Role.INHERITED, Role.PINNED, Role.PATCHED)
 
 
 @given(

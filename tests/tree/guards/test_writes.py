@@ -214,7 +214,7 @@ def test_bound_arrays_can_be_bound_again(method, paths, watch, array, arrays):
     assert survey(call, {}, arrays).changes_since(before) == ()
     for change in changes:
         new = None if change.new is None else array(*change.new.shape)
-        change.write(new, {})
+        change.slot.write(new, {})
         assert change.slot.read({}) is new
     again = survey(call, {}, arrays).changes_since(before)
     assert [change.path for change in again] == paths
@@ -233,7 +233,7 @@ def test_globals_and_cells_can_be_bound_again(watch, array):
     changes = watch(fn)
     assert {change.path for change in changes} == {"kept", "COUNT", "Model.total"}
     for change in changes:
-        change.write(change.path, {})
+        change.slot.write(change.path, {})
     assert (kept, COUNT, Model.total) == ("kept", "COUNT", "Model.total")
 
 

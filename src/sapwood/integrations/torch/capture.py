@@ -25,7 +25,7 @@ from sapwood.memory.fold import Life
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import text_of
-from sapwood.tree.nests.containers import flatten
+from sapwood.tree.nests.containers import arrays_in
 from sapwood.units import Addr, Size
 
 _C: Any = torch._C
@@ -57,9 +57,8 @@ class TorchCapturer:
         """Return what is wrong with a result, of what this thread ran last."""
         if self._framework.went_back:
             return None
-        leaves, _ = flatten(result, torch.is_tensor)
-        for leaf in leaves:
-            if torch.is_tensor(leaf) and leaf.requires_grad and not leaf.is_leaf:
+        for leaf in arrays_in(result, torch.is_tensor):
+            if leaf.requires_grad and not leaf.is_leaf:
                 return CaptureError(
                     f"the function returns a tensor {text_of(leaf)} that requires "
                     "grad, and no replay could send a gradient back through it",

@@ -7,7 +7,6 @@ arrays that a function reads.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sapwood.units import Addr
@@ -62,23 +61,6 @@ class History:
 
 
 def assign(
-    histories: Sequence[History],
-    inherited: Sequence[bool],
-    pinned: Sequence[bool],
-    patchable: Sequence[bool],
-    *,
-    anywhere: bool,
-) -> tuple[Role, ...]:
-    """Choose the role of every place for a recording of this call.
-
-    With ``anywhere``, every place that has ever moved is copied or patched, so that
-    it may come from any address. ``pinned`` places were declared so by the user.
-    """
-    places = zip(histories, inherited, pinned, patchable, strict=True)
-    return tuple(_assign(*place, anywhere=anywhere) for place in places)
-
-
-def _assign(
     history: History,
     inherited: bool,
     pinned: bool,
@@ -86,6 +68,11 @@ def _assign(
     *,
     anywhere: bool,
 ) -> Role:
+    """Choose the role of a place for a recording of this call.
+
+    With ``anywhere``, a place that has ever moved is copied or patched, so that it
+    may come from any address. ``pinned`` is what was declared so by the user.
+    """
     if anywhere and (history.varied or inherited):
         fixed = False
     elif pinned:

@@ -218,10 +218,6 @@ class BoundArray(Repeated):
     array away.
     """
 
-    def write(self, value: object, arguments: Mapping[str, object]) -> None:
-        """Bind the slot to ``value``, in a call with these arguments."""
-        self.slot.write(value, arguments)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Added(Repeated):

@@ -50,7 +50,7 @@ from sapwood.tree.guards.views import (
     View,
     value_text,
 )
-from sapwood.tree.nests.containers import constant_key, flatten
+from sapwood.tree.nests.containers import arrays_in, constant_key, flatten
 
 if TYPE_CHECKING:
     from sapwood.tree.guards.fingerprint import Fingerprint
@@ -298,8 +298,7 @@ class Survey:
             each for function in self._cached() for each in memoised(function)
         ):
             with suppress(MisuseError):  # it is no nest
-                leaves, _ = flatten(each, is_array)
-                found |= {id(leaf): leaf for leaf in leaves if is_array(leaf)}
+                found |= {id(leaf): leaf for leaf in arrays_in(each, is_array)}
         return found
 
     def slot(

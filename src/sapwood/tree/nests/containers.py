@@ -84,6 +84,11 @@ def flatten(value: Any, is_array: Callable[[Any], bool]) -> tuple[list[Any], Str
     return taken_apart(value, is_array)[:2]
 
 
+def arrays_in(value: Any, is_array: Callable[[Any], bool]) -> list[Any]:
+    """Return the leaves that are arrays; raises as `flatten` does."""
+    return [*filter(is_array, flatten(value, is_array)[0])]
+
+
 def taken_apart(
     value: Any, is_array: Callable[[Any], bool]
 ) -> tuple[list[Any], Structure, list[Any]]:

@@ -22,7 +22,7 @@ from sapwood.memory.range import LENT
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Integration
 from sapwood.tree.choose.recordings import Recordings
-from sapwood.tree.nests.containers import flatten
+from sapwood.tree.nests.containers import arrays_in
 from sapwood.tree.node.outputs import Outputs, keeping
 from sapwood.tree.record.accounts import memos_of, outliving, stray
 from sapwood.tree.record.build import LinkSpec, build
@@ -285,9 +285,8 @@ def _check(outputs: Outputs, scene: _Lent, taken: Taken) -> None:
 
 
 def _addresses(values: Any, integration: Integration) -> set[Addr]:
-    is_array = integration.is_array
     with suppress(MisuseError):
-        arrays = filter(is_array, flatten(values, is_array)[0])
+        arrays = arrays_in(values, integration.is_array)
         return {integration.look(each).storage.address for each in arrays}
     return set()  # it is no nest: then what is in there is lost, and refused
 

@@ -53,16 +53,13 @@ class Preserved:
         return [
             each
             for each, copy in usable
-            if self._bytes(each, each.address, each.size)
-            != self._bytes(self._block, copy, each.size)
+            if _bytes(self.device, each, each.address, each.size)
+            != _bytes(self.device, self._block, copy, each.size)
         ]
 
     def _copy(self, target: Addr, source: Addr, size: Size) -> None:
         if size:
             self.device.driver.copy(target, source, size, self.device.stream().handle)
-
-    def _bytes(self, storage: Storage, start: Addr, size: Size) -> bytes:
-        return _bytes(self.device, storage, start, Addr(start + size))
 
 
 class Bits(NamedTuple):
@@ -79,12 +76,14 @@ class Bits(NamedTuple):
         if not self.integration.is_array(leaf):
             return constant_key(leaf)
         layout, storage, _ = look = self.integration.look(leaf).checked()
-        return layout, layout.packed(_bytes(self.device, storage, *look.span))
+        start, end = look.span
+        data = _bytes(self.device, storage, start, Size(end - start))
+        return layout, layout.packed(data)
 
 
-def _bytes(device: Device, storage: Storage, start: Addr, end: Addr) -> bytes:
-    if start == end:
+def _bytes(device: Device, storage: Storage, start: Addr, size: Size) -> bytes:
+    if not size:
         return b""
     stream = device.stream()
     storage.order_read(stream)
-    return bytes(device.driver.download(start, Size(end - start), stream.handle))
+    return bytes(device.driver.download(start, size, stream.handle))

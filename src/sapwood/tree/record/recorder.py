@@ -22,7 +22,7 @@ from sapwood.tree.call.roles import History, Role, assign
 from sapwood.tree.call.signature import Arrays, Place, look
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.guards import Ambient, Slot, Survey
-from sapwood.tree.nests.containers import flatten
+from sapwood.tree.nests.containers import arrays_in
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.outputs import Outputs, analyse, each_anew
 from sapwood.tree.record.accounts import check_allocations, memos_of, read
@@ -138,7 +138,7 @@ class Scene:
         if history.fresh:
             return True
         inherits, anywhere = self.recordings.inherits(storage), self.order.anywhere
-        (role,) = assign([history], [inherits], [False], [False], anywhere=anywhere)
+        role = assign(history, inherits, False, False, anywhere=anywhere)
         return role.fixed
 
     def rooms(self) -> list[Storage]:
@@ -336,10 +336,17 @@ def _assigned(
     pinned: Sequence[bool],
     anywhere: bool,
 ) -> tuple[Role, ...]:
-    inherited = [recordings.inherits(place.storage) for place in places]
-    sizes, patched = [place.hi - place.lo for place in places], recordings.patch_from
-    patchable = [_is_exact(recordings) and size >= patched for size in sizes]
-    return assign(histories, inherited, pinned, patchable, anywhere=anywhere)
+    exact, patched = _is_exact(recordings), recordings.patch_from
+    return tuple(
+        assign(
+            history,
+            recordings.inherits(place.storage),
+            is_pinned,
+            exact and place.hi - place.lo >= patched,
+            anywhere=anywhere,
+        )
+        for place, history, is_pinned in zip(places, histories, pinned, strict=True)
+    )
 
 
 def _take(scene: Scene) -> Taken:
@@ -362,9 +369,8 @@ def used_by(
     spans: Sequence[tuple[Addr, Addr]], left: Any, integration: Integration
 ) -> Callable[[Array], bool]:
     """Return a test for arrays that ops use, or that are in what the call leaves."""
-    is_array = integration.is_array
-    arrays = filter(is_array, flatten(left, is_array)[0])
-    shown = {look.storage for look in map(integration.look, arrays)}
+    arrays = arrays_in(left, integration.is_array)
+    shown = {integration.look(each).storage for each in arrays}
     ordered = sorted(spans)
     starts = [start for start, _ in ordered]
     # ends[i]: the furthest end among the first i + 1 spans.

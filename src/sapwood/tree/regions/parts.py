@@ -35,7 +35,7 @@ from sapwood.tree.choose.admit import sharing
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.skips import skip_of
 from sapwood.tree.guards import Ambient, BoundArray, Slot, Survey, kept_states
-from sapwood.tree.nests.containers import flatten
+from sapwood.tree.nests.containers import arrays_in
 from sapwood.tree.node.node import Link, Live, Node, PlaceUse
 from sapwood.tree.node.outputs import Bytes, Outputs, analyse, each_anew
 from sapwood.tree.record.accounts import memos_of, outliving, read, stray
@@ -447,7 +447,8 @@ class _Parts:
         slots = [slot for slot, _ in bound]
         self.began.binds(zip(slots, self.held, values, strict=True))
         self.bound = [value for value in values if value is not None]
-        self.own = [] if last else self._arrays_in(shown)
+        is_array = self.recordings.integration.is_array
+        self.own = [] if last else arrays_in(shown, is_array)
         self.own += [own for _, own in bound if own is not None]
         self.begun = False
         return node
@@ -662,7 +663,7 @@ class _Parts:
             # A framework's empty ones are nowhere.
             if not is_made and (storage.size or self.exact):
                 raise stray(storage)
-        leaves = self._arrays_in((shown, values))
+        leaves = arrays_in((shown, values), integration.is_array)
         self.named.update(integration.look(each).storage.address for each in leaves)
         if last and not self.exact:
             return outputs
@@ -673,10 +674,6 @@ class _Parts:
         integration = self.recordings.integration
         places = self.carried.places(integration)
         return [*places, *self.arrays.places(integration)]
-
-    def _arrays_in(self, nest: Any) -> list[Array]:
-        is_array = self.recordings.integration.is_array
-        return [*filter(is_array, flatten(nest, is_array)[0])]
 
     # Eager regions.
 

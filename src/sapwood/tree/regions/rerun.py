@@ -22,6 +22,7 @@ from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.signature import Call
 from sapwood.tree.guards import Ambient, Slot, Survey
 from sapwood.tree.nests.containers import (
+    arrays_in,
     constant_key,
     flatten,
     taken_apart,
@@ -183,7 +184,7 @@ class Begun:
 
     def save_result(self, result: Any) -> None:
         """Save what an eager region has returned, and a part is about to write."""
-        self.save(self._storages(self._arrays_in(result)))
+        self.save(self._storages(arrays_in(result, self._integration.is_array)))
 
     def binds(self, slots: Iterable[tuple[Slot, Any, Any]]) -> None:
         """Note the slots that a part binds: what was there, and what it binds."""
@@ -201,13 +202,9 @@ class Begun:
         """Note a region that ran, and what it left behind."""
         self.ran.append(ran)
         written = self._written()
-        self._shown += self._arrays_in(ran.result)
+        self._shown += arrays_in(ran.result, self._integration.is_array)
         left = None if self._last else self.left(written)
         self.lefts.append(left)
-
-    def _arrays_in(self, nest: Any) -> list[Array]:
-        is_array = self._integration.is_array
-        return [*filter(is_array, flatten(nest, is_array)[0])]
 
     def _reach(self) -> list[Array]:
         """Return the arrays that regions may have written so far."""

@@ -26,7 +26,7 @@ from sapwood.tree.guards import (
     Surveyor,
     kept_states,
 )
-from sapwood.tree.nests.containers import flatten
+from sapwood.tree.nests.containers import arrays_in
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.objects import told
 from sapwood.tree.node.outputs import analyse
@@ -340,8 +340,7 @@ class Eagerly:
         """Have a later step end what the function made, as far as that is known."""
         integration, made = self.recordings.integration, [*watched.storages]
         if watching is not None and watching.made:
-            leaves, _ = flatten(watched.result, integration.is_array)
-            arrays = filter(integration.is_array, leaves)
+            arrays = arrays_in(watched.result, integration.is_array)
             shown = (look.storage for look in map(integration.look, arrays))
             made += watching.made.intersection(shown)
         for storage in made:
