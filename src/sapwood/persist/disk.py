@@ -522,12 +522,10 @@ class DiskStore:
     def _removed(self, item: Item) -> bool:
         """Remove a file, unless it was used since it was seen; return whether gone."""
         path = self._folder.file(item.name)
-        try:
+        with suppress(FileNotFoundError):  # another process removed it: gone is gone
             if self._files.stat(path).st_mtime_ns != item.used:
                 return False
             self._files.remove(path)
-        except FileNotFoundError:
-            return True  # another process removed it: gone is gone
         return True
 
 

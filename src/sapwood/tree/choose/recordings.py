@@ -43,11 +43,10 @@ class Keeper(Protocol):
     def let_go(self) -> None: ...
 
 
-class Quiet(Protocol):
+class Quiet(Keeper, Protocol):
     """One that replays in C, and counts that only when it is asked to `tell`."""
 
     def tell(self) -> None: ...
-    def let_go(self) -> None: ...
 
 
 class Recordings(RecordingsState):

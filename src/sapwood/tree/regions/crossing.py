@@ -201,8 +201,7 @@ def drops_result(stop: CodeType) -> bool:
 @lru_cache(maxsize=512)
 def _drops_at(code: CodeType, at: int) -> bool:
     """Return whether what the call at ``at`` gives is dropped at once."""
-    ops = (op.opname for op in dis.get_instructions(code) if op.offset > at)
-    return next(ops, None) == "POP_TOP"
+    return next(_names_after(code, at), None) == "POP_TOP"
 
 
 def _frames(frame: FrameType | None, stop: CodeType) -> Iterator[FrameType]:
@@ -220,14 +219,12 @@ def _may_decide(file: str) -> bool:
 @lru_cache(maxsize=512)
 def _returns_after(code: CodeType, at: int) -> bool:
     """Return whether nothing is decided behind the instruction at ``at``."""
-    for op in dis.get_instructions(code):
-        if op.offset <= at:
-            continue
-        if op.opname in _RETURNS:
-            return True
-        if op.opname not in _STRAIGHT:
-            return False
-    return False
+    others = (name for name in _names_after(code, at) if name not in _STRAIGHT)
+    return next(others, None) in _RETURNS
+
+
+def _names_after(code: CodeType, at: int) -> Iterator[str]:
+    return (op.opname for op in dis.get_instructions(code) if op.offset > at)
 
 
 def caught_at(stop: CodeType) -> str | None:
