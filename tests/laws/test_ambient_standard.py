@@ -552,7 +552,7 @@ def _set_namespace():
     held = argparse.Namespace(n=0)
 
     def write():
-        held.n += 1
+        held.n = 2 * held.n + 1
 
     return write
 

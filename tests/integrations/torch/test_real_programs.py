@@ -573,7 +573,7 @@ def test_a_step_under_autocast(alike, cuda):
             optimizer.step()
             return loss.detach()
 
-        for _ in range(7):
+        for _ in range(9):
             yield step(w.values(4, 8), w.values(4, 4)), dict(model.state_dict())
 
     assert alike(program).count("replays") >= 3
