@@ -159,7 +159,7 @@ def test_gradients_are_bound_slots(look, model):
     assert all(isinstance(each, BoundArray) for each in changes)
     new = torch.ones(4, 4)
     weight = next(each for each in changes if each.path == "model.0.weight.grad")
-    weight.write(new, {})
+    weight.slot.write(new)
     assert model[0].weight.grad is new
     weight.undo()
     assert model[0].weight.grad is None
