@@ -267,17 +267,33 @@ class Array(Faced, NDArrayOperatorsMixin):
         """Return a diagonal, a read-only view."""
         return self.seen(self.face.diagonal(offset, axis1, axis2))
 
+    # NumPy's functions as methods.
+
+    all = _method(np.all)
+    any = _method(np.any)
+    argmax = _method(np.argmax)
+    argmin = _method(np.argmin)
+    argsort = _method(np.argsort)
+    clip = _method(np.clip)
+    cumprod = _method(np.cumprod)
+    cumsum = _method(np.cumsum)
+    dot = _method(np.dot)
+    max = _method(np.max)
+    mean = _method(np.mean)
+    min = _method(np.min)
+    nonzero = _method(np.nonzero)
+    prod = _method(np.prod)
+    repeat = _method(np.repeat)
+    round = _method(np.round)
+    std = _method(np.std)
+    sum = _method(np.sum)
+    take = _method(np.take)
+    trace = _method(np.trace)
+    var = _method(np.var)
+
     def conj(self) -> Array:
         """Return the complex conjugate; an array that is not complex itself."""
         if self.dtype.kind != "c":
             return self
         conjugate: Array = np.conjugate(self)  # type: ignore[assignment]
         return conjugate
-
-
-for _name in (
-    *("all", "any", "argmax", "argmin", "argsort", "clip", "cumprod", "cumsum"),
-    *("dot", "max", "mean", "min", "nonzero", "prod", "repeat", "round", "std"),
-    *("sum", "take", "trace", "var"),
-):
-    setattr(Array, _name, _method(getattr(np, _name)))
