@@ -13,8 +13,8 @@ from sapwood.tree.call.integration import reach
 class Layout(NamedTuple):
     """What an array looks like; ``dtype`` is NumPy's text.
 
-    ``aligned`` and ``kind`` are for each framework to say: how far its address is
-    aligned, and what else tells it from others.
+    ``aligned`` says how far its address is aligned, ``kind`` what else tells it from
+    others: NumPy's whether it may be written, CuPy's which class it is of.
     """
 
     shape: tuple[int, ...]

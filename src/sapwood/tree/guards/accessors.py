@@ -192,7 +192,7 @@ def _class(value: type, reach: Reach) -> Openings:
         special |= _OF_ENUMS
     special |= calls_of(value)
     names = OPERATORS.union(special, reach.names)
-    if _is_equated(value) and EQUATING not in reach.used:
+    if _has_written_eq(value) and EQUATING not in reach.used:
         names -= {"__eq__"}
     yield Accessor(views.VARIABLES, names)
     yield Accessor(views.BASES)
@@ -202,11 +202,11 @@ def _class(value: type, reach: Reach) -> Openings:
         yield from _told(_TOLD_BY_CLASSES, reach)
 
 
-def _is_equated(cls: type) -> bool:
-    """Return whether all that calls a class's ``__eq__`` are comparisons.
+def _has_written_eq(cls: type) -> bool:
+    """Return whether a class has the ``__eq__`` that `dataclasses` write, and no hash.
 
-    It reads every field, as `dataclasses` have written it. What has a hash is compared
-    by dicts and sets, too.
+    It names every field, though only a comparison runs it. Dicts and sets compare what
+    has a hash, and no code shows that.
     """
     members = vars(cls)
     written = getattr(members.get("__eq__"), "__code__", None)
@@ -512,7 +512,7 @@ def _by_name(_: Any, reach: Reach) -> Openings:
 
 
 def _namespace(_: Any, reach: Reach) -> Openings:
-    # To compare it, and to show it, reads all of it, and code names none of that.
+    # A comparison and a repr read all attributes, and name none of them.
     if EQUATING in reach.used or "__repr__" in reach.names:
         reach.note(used=(UNNAMED,))
     yield Accessor(views.ATTRIBUTES, reach.attributes())

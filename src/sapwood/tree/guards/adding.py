@@ -60,13 +60,15 @@ _ITEM_USES: Final = frozenset({"DELETE_SUBSCR", "STORE_SUBSCR"})
 _TRUTH: Final = ("POP_JUMP", "TO_BOOL", "UNARY_NOT")
 _SUMS: Final = frozenset({"+=", "-="})
 EQUATING: Final = "<equating>"
-"""Stands for all that may ask whether two objects are equal, and so reads them."""
-_EQUATING: Final = frozenset(
-    {"__contains__", "__eq__", "__ne__", "contains", "count", "countOf", "eq", "ge"}
-    | {"groupby", "gt", "index", "indexOf", "le", "lt", "max", "merge", "min", "ne"}
-    | {"nlargest", "nsmallest", "remove", "sort", "sorted"}
+"""Stands for all code that may compare two objects, which reads what no code names."""
+_COMPARING: Final = frozenset(
+    {"__contains__", "__eq__", "__ne__", "array_equal", "contains", "count", "countOf"}
+    | {"eq", "equal", "ge", "groupby", "gt", "index", "indexOf", "le", "lt", "max"}
+    | {"merge", "min", "ne", "nlargest", "not_equal", "nsmallest", "remove", "sort"}
+    | {"sorted"}
 )
-_OF_SORTING: Final = ("bisect", "heap", "insort")
+_COMPARING_TOO: Final = ("bisect", "heap", "insort")
+"""How the names of functions begin that order tuples, and so compare their items."""
 _OPERATORS: Final = frozenset(
     {"+", "-", "*", "/", "//", "%", "**", "<<", ">>", "&", "|", "^"}
 )
@@ -79,7 +81,7 @@ def added_and_used(instructions: Ops) -> tuple[frozenset[str], frozenset[str]]:
 
     An item is named as in ``table['key']``, or ``table[]`` where the key is computed;
     there is ``table[+]``, too, where any is added to. What is not added to, but asked a
-    question, is followed by ``?``. `EQUATING` is used where objects may be compared.
+    question, is followed by ``?``. Where objects may be compared, `EQUATING` is used.
     """
     ops = _shown(instructions)
     ends: set[int] = set()
@@ -102,13 +104,13 @@ def added_and_used(instructions: Ops) -> tuple[frozenset[str], frozenset[str]]:
             used.add(op.argval)
         elif _equates(ops, at):
             used.add(EQUATING)
-    if any(name in _EQUATING or name.startswith(_OF_SORTING) for name in used):
+    if any(name in _COMPARING or name.startswith(_COMPARING_TOO) for name in used):
         used.add(EQUATING)
     return frozenset(added), frozenset(used)
 
 
 def _equates(ops: Ops, at: int) -> bool:
-    """Return whether it is asked if objects are equal, or in what order, or inside."""
+    """Return whether an instruction may call the ``__eq__`` of objects."""
     name = ops[at].opname
     return name == "CONTAINS_OP" or (
         name == "COMPARE_OP" and ops[at - 1].opname not in _KEYS

@@ -53,28 +53,28 @@ class Bindings:
     however many ways lead there.
     """
 
-    __slots__ = ("_direct", "_epoch", "_node", "_others", "_writers")
+    __slots__ = ("_direct", "_epoch", "_node", "_others")
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._epoch = -1
         self._direct: tuple[tuple[int, str, int], ...] = ()
-        self._others: tuple[int, ...] = ()
-        self._writers: tuple[Binding, ...] | None = ()
+        self._others: tuple[tuple[Slot, int], ...] = ()
 
     def plan(self) -> Sequence[Binding] | None:
         """Return which array gets which attribute from which value, or what binds it.
 
-        None where that is not known yet, or a slot is in an argument, too.
+        None where that is not known yet, or where a slot is in an argument.
         """
         node, program = self._node, self._node.ambient.program
         if not node.outputs.bound:
             return ()
         told = node.expects is not None or not program.latest
         known = self._epoch == program.epoch and told
-        if not known or self._writers is None:
+        if not known or any(type(slot.root) is str for slot, _ in self._others):
             return None
-        return *self._direct, *self._writers
+        writers = ((slot.write, None, number) for slot, number in self._others)
+        return *self._direct, *writers
 
     def bind(
         self,
@@ -96,9 +96,8 @@ class Bindings:
         for k, attribute, number in self._direct:
             setattr(found[k], attribute, values[number])
         if self._others:
-            others = [slots[number] for number in self._others]
-            rest = [values[number] for number in self._others]
-            write(others, rest, parameters, args, kwargs)
+            others, numbers = zip(*self._others, strict=True)
+            write(others, [values[n] for n in numbers], parameters, args, kwargs)
         expect(self._node, slots, values)
 
     def _plan(
@@ -106,17 +105,14 @@ class Bindings:
     ) -> None:
         places = {id(array): k for k, array in enumerate(found)}
         direct: dict[tuple[int, str], int] = {}
-        others = []
+        others: list[tuple[Slot, int]] = []
         for number, slot in enumerate(slots):
             k = places.get(id(slot.bearer()))
             if k is None:
-                others.append(number)
+                others.append((slot, number))
             elif direct.setdefault((k, slot.attribute), number) != number:
                 first = direct[k, slot.attribute]
                 if values[first] is not values[number]:
-                    others.append(number)
+                    others.append((slot, number))
         self._direct = tuple((k, name, number) for (k, name), number in direct.items())
         self._others = tuple(others)
-        anywhere = all(type(slots[number].root) is not str for number in others)
-        writers = ((slots[number].write, None, number) for number in others)
-        self._writers = tuple(writers) if anywhere else None
