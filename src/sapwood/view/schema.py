@@ -114,6 +114,12 @@ USES: Final = ("scratch", "output", "live", "free", "heap")
 
 _ID = Maybe(WHOLE)
 
+
+def _wholes(*names: str) -> dict[str, Leaf]:
+    """Return the part of a table whose fields are whole numbers."""
+    return dict.fromkeys(names, WHOLE)
+
+
 _DEVICE = {
     "kind": TEXT,
     "name": TEXT,
@@ -124,14 +130,8 @@ _DEVICE = {
 
 _FUNCTION = {
     "name": TEXT,
-    "warmups": WHOLE,
-    "recordings": WHOLE,
-    "replays": WHOLE,
-    "passed_through": WHOLE,
-    "restored": WHOLE,
-    "evicted": WHOLE,
-    "copied_bytes": WHOLE,
-    "escaped": WHOLE,
+    **_wholes("warmups", "recordings", "replays", "passed_through", "restored"),
+    **_wholes("evicted", "copied_bytes", "escaped"),
     "skipped": [{"reason": TEXT, "calls": WHOLE}],
 }
 
@@ -188,13 +188,7 @@ _CALL = {
 
 _STORE = {
     "path": TEXT,
-    "hits": WHOLE,
-    "misses": WHOLE,
-    "puts": WHOLE,
-    "errors": WHOLE,
-    "damaged": WHOLE,
-    "entries": WHOLE,
-    "bytes": WHOLE,
+    **_wholes("hits", "misses", "puts", "errors", "damaged", "entries", "bytes"),
 }
 
 SNAPSHOT: Final[Shape] = {
