@@ -12,11 +12,10 @@ from sapwood.allocator.caching.settings import Settings
 from sapwood.allocator.simulate.models.model import (
     GRANULE,
     MIB,
-    Model,
     is_small,
     round_up,
 )
-from sapwood.allocator.simulate.models.pieces import Piece, Shelf
+from sapwood.allocator.simulate.models.pieces import Piece, Shelf, Shelved
 from sapwood.errors import OutOfMemory
 from sapwood.units import align_up
 
@@ -25,13 +24,12 @@ _LEAST_REST = {True: 512, False: MIB + 1}
 """The smallest rest that is split off, of small blocks and of large ones."""
 
 
-class Classic(Model):
+class Classic(Shelved):
     """Fixed segments, best fit, and the rules for splitting large blocks."""
 
     def __init__(self, settings: Settings, total: int) -> None:
         super().__init__(settings, total)
         self._shelves: defaultdict[tuple[bool, int], Shelf] = defaultdict(Shelf)
-        self._live: dict[int, Piece] = {}
         self._next = GRANULE
 
     def allocate(self, size: int, stream: int) -> int:
@@ -50,11 +48,6 @@ class Classic(Model):
             shelf.put(piece.split(rounded))
         self._live[piece.address] = piece
         return piece.address
-
-    def free(self, address: int) -> None:
-        """Offer a block again, merged with its neighbours."""
-        piece = self._live.pop(address)
-        piece.shelf.settle(piece)
 
     def _fit(self, shelf: Shelf, rounded: int) -> Piece | None:
         piece = next(shelf.from_size(rounded), None)

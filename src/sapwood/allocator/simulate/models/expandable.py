@@ -16,7 +16,7 @@ from sapwood.allocator.simulate.models.model import (
     is_small,
     round_up,
 )
-from sapwood.allocator.simulate.models.pieces import Piece, Shelf
+from sapwood.allocator.simulate.models.pieces import Piece, Shelf, Shelved
 from sapwood.errors import OutOfMemory
 from sapwood.units import align_down, align_up
 
@@ -25,13 +25,12 @@ _SPAN = 1 << 50
 """Addresses of one range: more than any trace needs."""
 
 
-class Expandable(Model):
+class Expandable(Shelved):
     """One growing range per stream and size class."""
 
     def __init__(self, settings: Settings, total: int) -> None:
         super().__init__(settings, total)
         self._ranges: dict[tuple[bool, int], _Range] = {}
-        self._live: dict[int, tuple[Piece, _Range]] = {}
 
     def allocate(self, size: int, stream: int) -> int:
         """Return the address of a block in the range of its stream and class."""
@@ -44,13 +43,8 @@ class Expandable(Model):
             found = _Range(base, granule, self)
             self._ranges[small, stream] = found
         piece = found.fit(rounded) or self._grow(found, rounded)
-        self._live[piece.address] = piece, found
+        self._live[piece.address] = piece
         return piece.address
-
-    def free(self, address: int) -> None:
-        """Offer a block again, merged with its neighbours."""
-        piece, home = self._live.pop(address)
-        home.shelf.settle(piece)
 
     def _grow(self, home: _Range, rounded: int) -> Piece:
         try:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 
+from sapwood.allocator.caching.settings import Settings
+from sapwood.allocator.simulate.models.model import Model
+
 
 class Piece:
     """An interval of addresses, with its neighbours in the same segment.
@@ -80,3 +83,16 @@ class Shelf:
             piece = before
         self.put(piece)
         return piece
+
+
+class Shelved(Model):
+    """A model whose allocations are pieces, which go back to their shelves."""
+
+    def __init__(self, settings: Settings, total: int) -> None:
+        super().__init__(settings, total)
+        self._live: dict[int, Piece] = {}
+
+    def free(self, address: int) -> None:
+        """Offer a piece again, merged with its neighbours."""
+        piece = self._live.pop(address)
+        piece.shelf.settle(piece)
