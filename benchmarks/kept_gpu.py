@@ -1,5 +1,6 @@
 """What keeping a result costs: ``keep.append(f(x))`` beside ``f(x)``, on a GPU.
 
+And what it costs where the function itself counts its calls, or appends to a list.
 Columns and units are those of `torch_gpu.py`; *by hand* clones what a raw graph has
 written. Run it by path for a table; ``--out`` keeps the figures as kept.json, by
 default in $OUT.
@@ -11,7 +12,9 @@ import argparse
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import torch
@@ -78,6 +81,31 @@ def training() -> Figures:
     return side_by_side(step, batch, 100)
 
 
+def adding() -> Figures:
+    """Time a function as it is, one that counts its calls, and one that appends."""
+    state, x = SimpleNamespace(calls=0, log=[]), torch.ones(8, 256, device="cuda")
+
+    def plain(x: Any) -> Any:
+        return x * 2 + 1
+
+    def counting(x: Any) -> Any:
+        state.calls += 1
+        return x * 2 + 1
+
+    def appending(x: Any) -> Any:
+        state.log.append(x.sum())
+        return x * 2 + 1
+
+    found = {}
+    with sw.Runtime(device="cuda:0", arrays="torch") as rt:
+        for fn in (plain, counting, appending):
+            call = partial(rt.graph(fn), x)
+            found[fn.__name__] = timed(call, 300)
+            assert call.func.stats().replays > WARM, call.func.explain()
+        found["eager"] = timed(partial(counting, x), 100)
+    return found
+
+
 def main() -> None:
     """Measure, print a table, and keep the figures."""
     arguments = argparse.ArgumentParser(description=__doc__)
@@ -86,10 +114,11 @@ def main() -> None:
     kept: Figures = {"about": about(), "rows": {}}
     with torch.no_grad():
         kept["rows"]["keep.append(f(x))"] = forward()
+        kept["rows"]["calls += 1, log.append(loss) inside"] = adding()
     kept["rows"]["losses.append(step(x, y))"] = training()
     for name, columns in kept["rows"].items():
         told = [f"{way} {each['host']:.1f}" for way, each in columns.items()]
-        print(f"{name:28}", ", ".join(told), "us of the host")
+        print(f"{name:36}", ", ".join(told), "us of the host")
         for each in columns.values():
             each.pop("samples", None)
     if options.out:

@@ -32,12 +32,12 @@ def host_value() -> tuple[Callable[..., Any], tuple[Any, ...]]:
     return lambda x: x * x.sum().item(), (torch.ones(8, device="cuda"),)
 
 
-def counter() -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Return a function that counts its calls."""
-    state = SimpleNamespace(calls=0)
+def toggle() -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Return a function that writes a plain value."""
+    state = SimpleNamespace(turn=0)
 
     def fn(x: Any) -> Any:
-        state.calls += 1
+        state.turn = 1 - state.turn
         return x + 1
 
     return fn, (torch.ones(8, device="cuda"),)
@@ -130,7 +130,7 @@ def main() -> None:
         make.__name__: measured(make)
         for make in (
             host_value,
-            counter,
+            toggle,
             host_argument,
             gradient,
             training,
