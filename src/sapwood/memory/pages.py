@@ -159,8 +159,11 @@ class Pages(PageState):
     def _numbered(self, handle: ExtentHandle, pages: int, *, scratch: bool) -> Extent:
         first = self._free_numbers(pages)
         extent = Extent(handle, first, pages, scratch=scratch)
+        numbers = Mask(self._numbers | extent.mask)
+        # No call comes between: an interrupt would leave an extent whose numbers the
+        # next one gets as well.
+        self._numbers = numbers
         self.extents[extent] = None
-        self._numbers = Mask(self._numbers | extent.mask)
         return extent
 
     def create_raw(self, pages: int) -> ExtentHandle:
