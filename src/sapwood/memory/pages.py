@@ -159,10 +159,9 @@ class Pages(PageState):
     def _numbered(self, handle: ExtentHandle, pages: int, *, scratch: bool) -> Extent:
         first = self._free_numbers(pages)
         extent = Extent(handle, first, pages, scratch=scratch)
-        numbers = Mask(self._numbers | extent.mask)
-        # No call comes between: an interrupt would leave an extent whose numbers the
-        # next one gets as well.
-        self._numbers = numbers
+        # In this order no call comes between the two. An interrupt there would leave an
+        # extent whose numbers the next one gets as well.
+        self._numbers = Mask(self._numbers | extent.mask)
         self.extents[extent] = None
         return extent
 
