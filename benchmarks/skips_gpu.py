@@ -32,12 +32,12 @@ def host_value() -> tuple[Callable[..., Any], tuple[Any, ...]]:
     return lambda x: x * x.sum().item(), (torch.ones(8, device="cuda"),)
 
 
-def toggle() -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Return a function that writes a plain value."""
-    state = SimpleNamespace(turn=0)
+def growing() -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Return a function that writes a plain value, another in each call."""
+    state = SimpleNamespace(step=0)
 
     def fn(x: Any) -> Any:
-        state.turn = 1 - state.turn
+        state.step = state.step + 1
         return x + 1
 
     return fn, (torch.ones(8, device="cuda"),)
@@ -130,7 +130,7 @@ def main() -> None:
         make.__name__: measured(make)
         for make in (
             host_value,
-            toggle,
+            growing,
             host_argument,
             gradient,
             training,

@@ -19,6 +19,8 @@ from tests.support.frameworks import on_host
 
 COUNT = 0
 LATEST = None
+MANY = 20
+"""Calls in which a plain value comes again, or is seen to be another each time."""
 
 
 class Counted:
@@ -115,7 +117,7 @@ def test_a_python_write_is_refused_by_name(rt, write, how):
         o = cls()
         f, args = o.step, (x,)
     with pytest.raises(sw.CaptureError, match=re.escape(slot)) as caught:
-        for _ in range(2):
+        for _ in range(MANY):
             f(*args)
     assert caught.value.remedy
     assert f.stats().replays == 0
@@ -185,7 +187,7 @@ def test_a_write_into_an_object_of_any_kind_is_refused(rt, kind):
 
     f = rt.graph(fn, fullgraph=True)
     with pytest.raises(sw.CaptureError, match="notes"):
-        for _ in range(2):
+        for _ in range(MANY):
             f(x)
 
 

@@ -37,10 +37,11 @@ from sapwood.tree.guards import adding, aliasing, ambient, checks, restoring, sl
 from sapwood.tree.guards.asking import Answers
 from sapwood.tree.guards.reach import Walk
 from sapwood.tree.guards.scope import Reach
+from sapwood.tree.guards.survey import Survey
 from sapwood.tree.node import objects
 from sapwood.tree.node.leases import Leases
 from sapwood.tree.node.outputs import _Known
-from sapwood.tree.record import host_data
+from sapwood.tree.record import host_data, taking
 from sapwood.tree.record.repeated import _differs
 from sapwood.tree.regions.rerun import Begun, Rerun
 from sapwood.tree.replay import compiled
@@ -374,6 +375,18 @@ TRIED_MUTANTS: Final = (
         adding._equates,
         'return name == "CONTAINS_OP" or (',
         "return False and (",
+    ),
+    mutant(
+        "what is assigned is not held against the warm-up",
+        taking.added,
+        "if isinstance(change, Added | Assigned)",
+        "if isinstance(change, Added)",
+    ),
+    mutant(
+        "what is assigned needs no other view",
+        Survey._compared,
+        "plain = inside.view in _ASSIGNABLE and ",
+        "plain = ",
     ),
     mutant(
         "what is added to is one with what is read",

@@ -44,17 +44,21 @@ from sapwood.tree.node.outputs import (
 )
 from sapwood.units import Addr, Size
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Changes with what is written here, and with what it means."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotBinding:
-    """A slot, described: its path, where the way to it starts, and the way."""
+    """A slot, described: its path, where the way to it starts, and the way.
+
+    It ``adds`` what it is given to what is there.
+    """
 
     path: str
     start: str
     steps: tuple[tuple[str, Any], ...]
+    adds: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,7 @@ def encode(
 
 def _dump_slot(slot: Slot, label: Callable[[Slot], str]) -> Json:
     steps = [[view.name, to_json(key)] for view, key in slot.steps]
-    return [label(slot), slot.start, steps]
+    return [label(slot), slot.start, steps, isinstance(slot, TallySlot)]
 
 
 def _dump_outputs(outputs: Outputs, base: Addr, integration: Integration) -> Json:
@@ -165,7 +169,7 @@ def decode(
 
 
 _ROLES: Final = {role.value for role in Role}
-_SLOT: Final = (str, str, [(str, object)])
+_SLOT: Final = (str, str, [(str, object)], bool)
 _CALL: Final = {
     "arguments": int,
     "roles": [str],
@@ -182,11 +186,10 @@ _CALL: Final = {
 
 
 def _load_slot(row: list[Any]) -> SlotBinding:
-    path, start, steps = row
+    path, start, steps, adds = row
     expect(len(steps) > 0, "a slot")
-    return SlotBinding(
-        path, start, tuple((name, from_json(key)) for name, key in steps)
-    )
+    way = tuple((name, from_json(key)) for name, key in steps)
+    return SlotBinding(path, start, way, adds)
 
 
 def _load_outputs(found: Json, integration: Integration, *, nested: bool) -> Outputs:

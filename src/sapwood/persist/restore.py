@@ -279,17 +279,19 @@ class Finder:
     def bindable(
         self, bindings: Sequence[SlotBinding], outputs: Sequence[Output]
     ) -> tuple[Slot, ...] | str:
-        """Return the slots in ``bindings``, which hold arrays or none, or why not.
+        """Return the slots in ``bindings``, or why they cannot be bound.
 
-        Those that such ``outputs`` are added to hold numbers or lists.
+        Those hold numbers or lists that such ``outputs`` are added to; others hold
+        plain values where these are, or else arrays or none.
         """
         slots: list[Slot] = []
         for binding, output in zip(bindings, outputs, strict=True):
             slot, held = self._found(binding)
-            if slot is not None and _is_tally(held, output):
+            if slot is not None and binding.adds and _may_add(held, output):
                 slots.append(TallySlot.of(slot))
                 continue
-            fits = held is None or held is EMPTY or self.integration.is_array(held)
+            plain = isinstance(output, Constant) or held is None or held is EMPTY
+            fits = not binding.adds and (plain or self.integration.is_array(held))
             if slot is None or not slot.can_be_bound or not fits:
                 return f"{binding.path} is not there to be bound"
             slots.append(slot)
@@ -314,6 +316,6 @@ class Finder:
         return space[key] if type(key) is int else _ASTRAY
 
 
-def _is_tally(held: object, output: Output) -> bool:
+def _may_add(held: object, output: Output) -> bool:
     number = isinstance(output, Constant) and type(output.value) is int
     return type(held) is list or (type(held) is int and number)

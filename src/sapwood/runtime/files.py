@@ -174,7 +174,7 @@ def _moved(archive: Archive, target: Callable[..., Any]) -> Archive:
 
     def moved(binding: SlotBinding) -> SlotBinding:
         steps = (("cells", cell), ("dict", binding.path))
-        return SlotBinding(binding.path, target.__name__, steps)
+        return replace(binding, start=target.__name__, steps=steps)
 
     return replace(
         archive,

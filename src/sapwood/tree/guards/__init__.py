@@ -11,6 +11,7 @@ from sapwood.tree.guards.arrays import Arrays
 from sapwood.tree.guards.restoring import kept_states, put_back
 from sapwood.tree.guards.slots import (
     Added,
+    Assigned,
     BoundArray,
     Change,
     Repeated,
@@ -25,6 +26,7 @@ __all__ = [
     "Ambient",
     "AmbientKey",
     "Arrays",
+    "Assigned",
     "BoundArray",
     "Change",
     "Repeated",

@@ -209,6 +209,11 @@ class Repeated(Change):
         """Have the slot hold what it held before."""
         Slot.write(self.slot, self.old, self._arguments)
 
+    @property
+    def item(self) -> Item | None:
+        """The nest that it is a leaf of, if it is of any."""
+        return None
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoundArray(Repeated):
@@ -216,6 +221,14 @@ class BoundArray(Repeated):
 
     ``old`` is `EMPTY` if there was nothing, ``new`` is None where the function took an
     array away.
+    """
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assigned(Repeated):
+    """A plain value in the place of another, as by ``self.turn = not self.turn``.
+
+    It follows from what is guarded, the other value among it.
     """
 
 

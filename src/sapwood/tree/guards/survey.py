@@ -25,10 +25,11 @@ from sapwood.tree.guards.asking import Ear, Listening, Questions
 from sapwood.tree.guards.constants import is_left_out
 from sapwood.tree.guards.memoised import Watched, is_cached, memoised
 from sapwood.tree.guards.progress import PROGRESS, is_readable
-from sapwood.tree.guards.reach import Inside, Row, Walk, reach
+from sapwood.tree.guards.reach import Inside, Row, Walk, is_book, reach
 from sapwood.tree.guards.scope import ATOMS, Reach
 from sapwood.tree.guards.slots import (
     Added,
+    Assigned,
     BoundArray,
     Change,
     Draw,
@@ -41,12 +42,16 @@ from sapwood.tree.guards.standard import FACTORY, KEYED, MAXLEN, STANDARD_VIEWS
 from sapwood.tree.guards.views import (
     ATTRIBUTES,
     BY_NAME,
+    CELLS,
     DICT,
     EMPTY,
+    FIELDS,
+    GLOBALS,
     LIST,
     REGISTERED,
     SET,
     TUPLE,
+    VARIABLES,
     View,
     value_text,
 )
@@ -59,6 +64,9 @@ _VIEWS = {**BY_NAME, **STANDARD_VIEWS}
 _CONTAINERS = (DICT, LIST, SET)
 _MADE = (FACTORY, MAXLEN)
 _LASTING = ATOMS - {bytearray}
+_ASSIGNED = {bool, bytes, complex, float, int, str, type(None)}
+_ASSIGNABLE = (ATTRIBUTES, CELLS, DICT, FIELDS, GLOBALS, LIST, TUPLE, VARIABLES)
+"""Views of which to bind a slot is all that there is to do, whatever is there."""
 
 
 def survey(
@@ -480,9 +488,12 @@ class Survey:
         if inside.view is STATE:
             return Draw(path, text)
         slot, goes = slot_of(new.key), old.role == "array" and now is None
-        if not (slot.can_be_bound and (new.role == "array" or goes)):
-            return Change(path, text)
-        return BoundArray(path, text, slot, was, now, self._arguments)
+        if slot.can_be_bound and (new.role == "array" or goes):
+            return BoundArray(path, text, slot, was, now, self._arguments)
+        plain = inside.view in _ASSIGNABLE and {type(was), type(now)} <= _ASSIGNED
+        if slot.can_be_bound and plain and not is_book(inside.view, old.key):
+            return Assigned(path, text, slot, was, now, self._arguments)
+        return Change(path, text)
 
     def _renews(self, before: Survey, old: Row, new: Row) -> bool:
         """Return whether an empty container stands where another one did.

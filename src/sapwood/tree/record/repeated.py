@@ -119,7 +119,7 @@ def _differs(
                 return made_anew(anew)
             what = "a plain value in the result"
         elif added != warm.added:
-            what = "what it adds to a number or list that it keeps"
+            what = "what it assigns, or adds to a number or list that it keeps,"
     if what is None:
         return None
     same = len(ops) == len(warm.ops) and sorted(ops) == sorted(warm.ops)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import UnionType
 from typing import Any
 
 from sapwood.errors import CaptureError
@@ -15,6 +16,7 @@ from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import (
     Added,
+    Assigned,
     BoundArray,
     Change,
     Repeated,
@@ -220,14 +222,14 @@ def with_leaves(
 def added(
     changes: Sequence[Change], is_array: Callable[[Any], bool]
 ) -> tuple[Hashable, ...]:
-    """Return what tells what was added to numbers and lists."""
+    """Return what tells what was assigned, and added to numbers and lists."""
     return tuple(
         (
             change.item and change.item.structure,
             ARRAY if is_array(change.new) else constant_key(change.new),
         )
         for change in changes
-        if isinstance(change, Added)
+        if isinstance(change, Added | Assigned)
     )
 
 
@@ -252,7 +254,7 @@ def also_returned(
 
 
 def plain_changes(
-    changes: Sequence[Change], *, but: type[Repeated] = BoundArray
+    changes: Sequence[Change], *, but: type[Repeated] | UnionType = BoundArray
 ) -> CaptureError | None:
     """Return an error that names the first write ``but`` of these, if there is any."""
     for change in changes:

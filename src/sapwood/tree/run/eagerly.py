@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import UnionType
 from typing import Any, Final, NamedTuple
 
 from sapwood.errors import CaptureError
@@ -20,6 +21,8 @@ from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.skips import Skips
 from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import (
+    Added,
+    Assigned,
     BoundArray,
     Repeated,
     Survey,
@@ -50,6 +53,8 @@ from sapwood.units import Size
 
 _ANY: Final = Size(1 << 62)
 _REORDERS: Final = 4
+_ASSIGNING: Final = 16
+"""In so many warm-ups, plain values that are assigned may be others each time."""
 
 
 class Unfound(NamedTuple):
@@ -64,6 +69,8 @@ class Eagerly:
     """Runs calls of one function eagerly, and holds what is known of the function.
 
     ``target`` returns the function. Of a method whose object is gone it raises.
+    ``assigning`` counts the warm-ups that assigned plain values since a call was
+    recorded.
     """
 
     def __init__(
@@ -80,6 +87,7 @@ class Eagerly:
         self.skips = Skips(options, integration.is_array, self.cache.nodes)
         self.call_log = CallLog(options.name, self.parameters, recordings, self.skips)
         self.surveyor = Surveyor(target, integration)
+        self.assigning = 0
 
     def warm_up(self, unfound: Unfound) -> Any:
         """Run a call eagerly and watch what it does."""
@@ -105,7 +113,7 @@ class Eagerly:
         # the function never be recorded. Then it computes in captures, too.
         if cached.fuller() and not specialization.remembers:
             watching.prepares = specialization.remembers = True
-        error = self._found(watching, watched, live) or self._clock(before)
+        error = self._found(watching, watched, live, before) or self._clock(before)
         with recordings.device.lock:
             self._lease_loosely(watched, watching)
             specialization.warm = None
@@ -161,14 +169,13 @@ class Eagerly:
         return result
 
     def _found(
-        self, watching: Session, watched: Watched, live: Rehearsed
+        self, watching: Session, watched: Watched, live: Rehearsed, before: Survey
     ) -> CaptureError | None:
         """Return what a warm-up found that no replay could repeat."""
         capturer = self.recordings.capturer
         error = watching.unrecordable or lasting(watching)
         if error is None and not watching.prepares:
-            # Behind an eager region, nobody would know how to take back a sum.
-            repeats = BoundArray if watching.breaks else Repeated
+            repeats = self._repeats(watching, live, before)
             is_array = self.recordings.integration.is_array
             error = plain_changes(live.changes, but=repeats)
             error = error or also_returned(live.changes, watched.result, is_array)
@@ -176,6 +183,20 @@ class Eagerly:
             # Refused now: when a capture finds it, eager regions have already run.
             error = capturer.refusal(watched.result)
         return error
+
+    def _repeats(
+        self, watching: Session, live: Rehearsed, before: Survey
+    ) -> type[Repeated] | UnionType:
+        """Return which writes replays are to repeat."""
+        if watching.breaks:
+            # Behind an eager region, nobody would know how to take back a sum.
+            return BoundArray
+        if any(isinstance(each, Assigned) for each in live.changes):
+            self.assigning += 1
+            # Only where an earlier value comes again, a recording can be replayed.
+            if self.assigning > _ASSIGNING or before.clock() is not None:
+                return BoundArray | Added
+        return Repeated
 
     def _clock(self, before: Survey) -> CaptureError | None:
         """Refuse a clock where nobody tells what ops are made of."""
