@@ -9,7 +9,9 @@ from __future__ import annotations
 import copy
 import logging
 import os
+import re
 import types
+import warnings
 
 import numpy as np
 import pytest
@@ -91,17 +93,19 @@ def test_another_may_assign_between_calls(rt):
 
 @pytest.mark.every_framework
 def test_what_never_comes_again_is_skipped(rt):
-    """It is said once, by its name, after sixteen calls; then calls are not watched."""
+    """It is said once, by its name, after eight calls; then calls are not watched."""
     fn, o, p = program("o.i = o.i + 1"), turns(), turns()
     f, x = rt.graph(lambda x: fn(o, x)), rt.array(np.arange(3.0))
-    with pytest.warns(sw.GraphSkipWarning, match=r"o\.i changed") as told:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
         for _ in range(3 * CALLS):
             assert on_host(f(x)).tolist() == fn(p, np.arange(3.0)).tolist()
             assert o.seen() == p.seen()
-    assert len(told) == 1
+    (warning,) = told
+    assert re.search(r"o\.i changed", str(warning.message))
     stats = f.stats()
-    assert (stats.warmups, stats.recordings) == (16, 0)
-    assert stats.passed_through == 3 * CALLS - 16
+    assert (stats.warmups, stats.recordings) == (8, 0)
+    assert stats.passed_through == 3 * CALLS - 8
 
 
 @pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
@@ -141,7 +145,10 @@ def test_eager_regions_and_assigned_values(rt):
         return aside(x * 2) + o.on
 
     f = rt.graph(fn)
-    with pytest.warns(sw.GraphSkipWarning, match=r"o\.on changed"):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
         for number in range(CALLS):
             assert on_host(f(x)).tolist() == [2 * v + 1 - number % 2 for v in range(3)]
+    assert all(re.search(r"o\.on changed", str(each.message)) for each in told)
+    assert told
     assert f.stats().recordings == 0

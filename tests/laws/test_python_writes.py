@@ -19,7 +19,7 @@ from tests.support.frameworks import on_host
 
 COUNT = 0
 LATEST = None
-MANY = 20
+MANY = 10
 """Calls in which a plain value comes again, or is seen to be another each time."""
 
 

@@ -384,7 +384,6 @@ TRAINED = [
             trained,
             IMAGES[name],
             images_and_labels,
-            late="problem_type",
         )
         for name in ("swin", "convnext")
     ),

@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from sapwood.tree.guards import Added, BoundArray, Change, Surveyor, survey
+from sapwood.tree.guards import Added, Assigned, BoundArray, Surveyor, survey
 
 torch = pytest.importorskip("torch")
 
@@ -186,7 +186,7 @@ def test_what_a_module_counts_is_added_to(look, nn):
     changes = {each.path: each for each in look(step).changes_since(before)}
     assert {path: type(each) for path, each in changes.items()} == {
         "model.calls": Added,
-        "model.in_features": Change,
+        "model.in_features": Assigned,
         "model.log[0]": Added,
     }
     assert changes["model.calls"].new == 1
@@ -223,7 +223,7 @@ def test_what_is_compiled_counts_by_value(look, nn, how):
     before = look(step)
     model.calls += 1
     (change,) = look(step).changes_since(before)
-    assert type(change) is Change
+    assert type(change) is Assigned
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop"])
