@@ -54,8 +54,8 @@ from sapwood.units import Size
 _ANY: Final = Size(1 << 62)
 _REORDERS: Final = 4
 _ASSIGNING: Final = 8
-"""In so many warm-ups, plain values that are assigned may be others each time. Of as many
-kinds of calls, torch.compile compiles each: its ``recompile_limit``."""
+"""In so many warm-ups, plain values that are assigned may be others each time. Of as
+many kinds of calls, torch.compile compiles each: its ``recompile_limit``."""
 
 
 class Unfound(NamedTuple):
