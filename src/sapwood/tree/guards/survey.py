@@ -491,11 +491,10 @@ class Survey:
         if slot.can_be_bound and (new.role == "array" or goes):
             return BoundArray(path, text, slot, was, now, self._arguments)
         plain = inside.view in _ASSIGNABLE and {type(was), type(now)} <= _ASSIGNED
-        # A tally is not guarded by its value, so what is assigned may not follow from it.
-        constant = old.role == new.role == "constant" and not is_book(
-            inside.view, old.key
-        )
-        if slot.can_be_bound and plain and constant:
+        # A tally is not guarded by its value: what is assigned may not follow from it.
+        constant = old.role == new.role == "constant"
+        book = is_book(inside.view, old.key)
+        if slot.can_be_bound and plain and constant and not book:
             return Assigned(path, text, slot, was, now, self._arguments)
         return Change(path, text)
 
