@@ -46,6 +46,7 @@ from sapwood.tree.record.repeated import _differs
 from sapwood.tree.regions.rerun import Begun, Rerun
 from sapwood.tree.replay import compiled
 from sapwood.tree.replay.replay import order
+from sapwood.tree.run.eagerly import Eagerly
 from sapwood.tree.run.making import Making
 from sapwood.tree.run.runner import Runner
 from tests.support.tree_mutants import Mutant, mutant
@@ -381,6 +382,12 @@ TRIED_MUTANTS: Final = (
         taking.added,
         "if isinstance(change, Added | Assigned)",
         "if isinstance(change, Added)",
+    ),
+    mutant(
+        "what a clock has told is assigned",
+        Eagerly._repeats,
+        " and before.clock() is None",
+        "",
     ),
     mutant(
         "what is assigned needs no other view",

@@ -228,7 +228,8 @@ class BoundArray(Repeated):
 class Assigned(Repeated):
     """A plain value in the place of another, as by ``self.turn = not self.turn``.
 
-    It follows from what is guarded, the other value among it.
+    The new value follows from what is guarded, and the old one is guarded, too: calls
+    that find it there assign the same.
     """
 
 

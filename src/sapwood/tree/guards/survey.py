@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import (
     Callable,
     Hashable,
@@ -60,6 +61,11 @@ from sapwood.tree.nests.containers import arrays_in, constant_key, flatten
 if TYPE_CHECKING:
     from sapwood.tree.guards.fingerprint import Fingerprint
 
+_CLOCKS = {
+    name: value
+    for name, value in vars(time).items()
+    if isinstance(value, BuiltinFunctionType) and name != "sleep"
+}
 _VIEWS = {**BY_NAME, **STANDARD_VIEWS}
 _CONTAINERS = (DICT, LIST, SET)
 _MADE = (FACTORY, MAXLEN)
@@ -223,17 +229,15 @@ class Survey:
 
     def clock(self) -> str | None:
         """Return the path of a clock of Python's that the function names, if any."""
-        return next(
-            (
-                self._walk.path(inside, row.key)
-                for inside in self._walk.insides
-                for row in inside.rows
-                if type(row.value) is BuiltinFunctionType
-                and row.value.__module__ == "time"
-                and row.value.__name__ != "sleep"
-            ),
-            None,
-        )
+        named = sorted(_CLOCKS.keys() & self._walk.reach.names)
+        for inside in self._walk.insides:
+            for row in inside.rows:
+                path = self._walk.path(inside, row.key)
+                if row.value is time and named:
+                    return f"{path}.{named[0]}"
+                if any(row.value is clock for clock in _CLOCKS.values()):
+                    return path
+        return None
 
     def guards_hosts(self) -> bool:
         """Return whether the contents of all host arrays are compared that are reached.

@@ -114,6 +114,7 @@ class Eagerly:
         # the function never be recorded. Then it computes in captures, too.
         if cached.fuller() and not specialization.remembers:
             watching.prepares = specialization.remembers = True
+        self.assigning += _assigns(live)
         error = self._found(watching, watched, live, before) or self._clock(before)
         with recordings.device.lock:
             self._lease_loosely(watched, watching)
@@ -192,12 +193,12 @@ class Eagerly:
         if watching.breaks:
             # Behind an eager region, nobody would know how to take back a sum.
             return BoundArray
-        if any(isinstance(each, Assigned) for each in live.changes):
-            self.assigning += 1
-            # Only where an earlier value comes again, a recording can be replayed.
-            if self.assigning > _ASSIGNING or before.clock() is not None:
-                return BoundArray | Added
-        return Repeated
+        if not _assigns(live):
+            return Repeated
+        # A recording is replayed only where an earlier value comes again. What a clock
+        # has told may be the same in the warm-up and in the capture, and not later.
+        lasts = self.assigning <= _ASSIGNING and before.clock() is None
+        return Repeated if lasts else BoundArray | Added
 
     def _clock(self, before: Survey) -> CaptureError | None:
         """Refuse a clock where nobody tells what ops are made of."""
@@ -379,3 +380,8 @@ class Eagerly:
     def look(self, call: Call) -> Survey:
         """Survey what the function reaches in a call."""
         return self.surveyor.survey(self.parameters.bind(call.args, call.kwargs))
+
+
+def _assigns(live: Rehearsed) -> bool:
+    """Return whether a warm-up has assigned plain values in the place of others."""
+    return any(isinstance(each, Assigned) for each in live.changes)
