@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
+import weakref
 from collections import deque
 
 import numpy as np
@@ -463,3 +465,103 @@ def test_another_kind_of_call_is_recorded_after_many_skips(agree):
     world = agree(run)
     assert world.count("replays") >= 8
     assert world.count("passed_through") >= 100
+
+
+MANY = 300
+
+
+def _reading(rt, **options):
+    """Return a graphed function that reads on the host, and a list of its calls."""
+    ran = []
+
+    def fn(x, *, more=0):
+        ran.append(more)
+        if more == -1:
+            raise KeyError(more)
+        return x * float(x[1]) + more
+
+    return rt.graph(fn, **options), ran
+
+
+@pytest.mark.filterwarnings(SKIP)
+@pytest.mark.parametrize("given_up", [False, True])
+def test_each_of_many_skipped_calls_is_counted(rt, given_up):
+    """Each runs once, gives or raises what the plain one does, and is counted."""
+    f, ran = _reading(rt)
+    sizes = range(2, 6 if given_up else 3)
+    for number in range(MANY):
+        x = rt.array(np.arange(float(2 + number % len(sizes))))
+        if number in (100, 101, 110):  # between two looks
+            with pytest.raises(KeyError):
+                f(x, more=-1)
+        else:
+            expected = [value + 1 for value in range(x.shape[0])]
+            assert np.asarray(f(x, more=1)).tolist() == expected
+        if number % 11 == 0:
+            assert f.stats().passed_through + f.stats().warmups == number + 1
+        assert len(ran) == number + 1
+    with sw.disabled():
+        assert np.asarray(f(x)).tolist() == [*range(x.shape[0])]
+    assert rt.stats().passed_through + rt.stats().warmups == MANY
+    assert sum(count for _, count in f.stats().skipped) == f.stats().passed_through
+
+
+@pytest.mark.filterwarnings(SKIP)
+def test_many_skipped_calls_of_threads(rt):
+    """None is counted twice, or not at all."""
+    f, ran = _reading(rt)
+    x = rt.array(np.arange(3.0))
+
+    def calls():
+        for _ in range(MANY):
+            f(x)
+            f.stats()
+
+    threads = [threading.Thread(target=calls) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert len(ran) == 4 * MANY
+    assert f.stats().passed_through + f.stats().warmups == 4 * MANY
+
+
+@pytest.mark.filterwarnings(SKIP)
+def test_steps_end_what_skipped_calls_made(rt):
+    """Also of the first step, after many calls that nobody looked at."""
+    f, _ = _reading(rt)
+    x = rt.array(np.arange(3.0))
+    for _ in range(MANY):
+        f(x)
+    for _ in range(2 * MANY):
+        with rt.step():
+            y = f(x)
+            assert np.asarray(y).tolist() == [0, 1, 2]
+    with rt.step(), pytest.raises(sw.StaleOutput):
+        np.asarray(y)
+
+
+@pytest.mark.filterwarnings(SKIP)
+def test_many_skipped_calls_and_what_ends(rt):
+    """A closed runtime, or a method whose object is gone, is told of at once."""
+
+    class Model:
+        @rt.graph
+        def read(self, x):
+            return x * float(x[1])
+
+    model, x = Model(), rt.array(np.arange(3.0))
+    unbound = model.read.__getattribute__("_method")
+    for _ in range(MANY):
+        model.read(x)
+    gone = weakref.ref(model)
+    del model
+    assert gone() is None
+    with pytest.raises(sw.MisuseError, match=r"object that .* is a method of is gone"):
+        unbound(x)
+    f, _ = _reading(rt)
+    for _ in range(MANY):
+        f(x)
+    rt.close()
+    with pytest.raises(sw.MisuseError, match="closed"):
+        f(x)

@@ -1,6 +1,7 @@
-/* A graphed function that is called: from the interpreter straight to its fast replays.
+/* A graphed function that is called: from the interpreter straight to its fast replays,
+ * or to the plain function where calls are skipped and not looked at.
  *
- * Whatever is no plain call of a function that has any is Python's, as it ever was.
+ * Whatever is neither is Python's, as it ever was.
  */
 #ifndef SAPWOOD_CALL_H
 #define SAPWOOD_CALL_H
@@ -35,6 +36,31 @@ static PyObject *players_of(PyObject *self) {
                                                                              : NULL;
 }
 
+/* What tells how many calls are left that are not looked at, not owned; NULL: none is.
+ * No code runs. */
+static struct skips_state *skips_of(PyObject *self) {
+  PyObject *replays = ((struct call_state *)self)->fast_replays, *skips = NULL;
+  if (replays && PyObject_TypeCheck(replays, replays_type))
+    skips = ((struct replays_state *)replays)->skips;
+  if (!skips || !PyObject_TypeCheck(skips, skips_type) ||
+      ((struct skips_state *)skips)->left <= 0)
+    return NULL;
+  return (struct skips_state *)skips;
+}
+
+/* Run the plain function, and count that. */
+static PyObject *passed(struct skips_state *skips, PyObject *tuple, PyObject *named) {
+  PyObject *target = Py_XNewRef(skips->target), *function, *result;
+  if (!target)
+    return PyErr_Format(PyExc_SystemError, "no plain function is known");
+  skips->left--, skips->passed++;
+  function = PyObject_CallNoArgs(target); /* any code may run, and the skips go */
+  result = function ? PyObject_Call(function, tuple, named) : NULL;
+  Py_XDECREF(function);
+  Py_DECREF(target);
+  return result;
+}
+
 /* Whether a function is still on the runtime that it was on; false with an error. */
 static int is_on_its_runtime(PyObject *self) {
   struct call_state *state = (struct call_state *)self;
@@ -46,13 +72,18 @@ static int is_on_its_runtime(PyObject *self) {
 static PyObject *called(PyObject *self, PyObject *tuple, PyObject *named) {
   PyObject *players, *shown = NULL, *args[MOST_ARGUMENTS + 1] = {self};
   Py_ssize_t count = PyTuple_GET_SIZE(tuple);
+  struct skips_state *skips;
   int tried = 0;
-  if (!players_of(self) || (named && PyDict_GET_SIZE(named)) ||
-      count > MOST_ARGUMENTS || !is_now(calls.session, Py_None) ||
+  if (!(players_of(self) || skips_of(self)) || !is_now(calls.session, Py_None) ||
       !is_now(calls.disabled, Py_False) || !is_on_its_runtime(self))
     return PyErr_Occurred() ? NULL : calls.plain(self, tuple, named);
-  if (!(players = Py_XNewRef(players_of(self)))) /* any code may have run */
+  players = Py_XNewRef(players_of(self)); /* any code may have run */
+  if (!players && (skips = skips_of(self)))
+    return passed(skips, tuple, named);
+  if (!players || (named && PyDict_GET_SIZE(named)) || count > MOST_ARGUMENTS) {
+    Py_XDECREF(players);
     return calls.plain(self, tuple, named);
+  }
   for (Py_ssize_t k = 0; k < count; k++)
     args[k + 1] = item(tuple, k);
   for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(players) && !shown; k++) {

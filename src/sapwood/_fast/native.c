@@ -2,7 +2,7 @@
 #include "native.h"
 
 PyTypeObject *page_type, *recordings_type, *epoch_type, *guard_state_type;
-PyTypeObject *replay_state_type, *replays_type, *call_type;
+PyTypeObject *replay_state_type, *replays_type, *skips_type, *call_type;
 
 static PyMethodDef functions[] = {
     {"compile_guards", compile_guards, METH_VARARGS, NULL},
@@ -29,6 +29,7 @@ static int find_types(void) {
                 {"GuardState", &guard_state_type},
                 {"ReplayState", &replay_state_type},
                 {"ReplaysState", &replays_type},
+                {"SkipsState", &skips_type},
                 {"CallState", &call_type}};
   PyObject *state = PyImport_ImportModule("sapwood._fast._state");
   for (size_t k = 0; state && k < sizeof wanted / sizeof *wanted; k++)

@@ -23,7 +23,11 @@ static PyMemberDef guard_members[] = {NUMBER(guard_state, epoch), END};
 static PyMemberDef replay_members[] = {
     NUMBER(replay_state, epoch),       NUMBER(replay_state, stream_epoch),
     NUMBER(replay_state, guard_epoch), OBJECT(replay_state, kept), END};
-static PyMemberDef replays_members[] = {OBJECT(replays_state, players), END};
+static PyMemberDef skips_members[] = {NUMBER(skips_state, left),
+                                      NUMBER(skips_state, passed),
+                                      OBJECT(skips_state, target), END};
+static PyMemberDef replays_members[] = {OBJECT(replays_state, players),
+                                        OBJECT(replays_state, skips), END};
 static PyMemberDef call_members[] = {HIDDEN(call_state, fast_replays),
                                      HIDDEN(call_state, runtime),
                                      HIDDEN(call_state, on), END};
@@ -86,6 +90,7 @@ static PyTypeObject types[] = {
     STATE("RecordingsState", recordings_state, recordings_members),
     STATE("GuardState", guard_state, guard_members),
     STATE("ReplayState", replay_state, replay_members),
+    STATE("SkipsState", skips_state, skips_members),
     STATE("ReplaysState", replays_state, replays_members),
     STATE("CallState", call_state, call_members),
 };

@@ -26,8 +26,13 @@ struct replay_state {
   PyObject *kept;
 };
 
+struct skips_state {
+  PyObject_HEAD long long left, passed;
+  PyObject *target;
+};
+
 struct replays_state {
-  PyObject_HEAD PyObject *players;
+  PyObject_HEAD PyObject *players, *skips;
 };
 
 struct call_state {

@@ -20,6 +20,7 @@ __all__ = [
     "RecordingsState",
     "ReplayState",
     "ReplaysState",
+    "SkipsState",
     "StreamEpoch",
     "is_native",
 ]
@@ -77,12 +78,29 @@ class ReplayState:
     kept: Any
 
 
-class ReplaysState:
-    """The replays in C of one function, those to be tried first in front."""
+class SkipsState:
+    """How many calls run the plain function that ``target`` gives, and how many have.
 
-    __slots__ = ("players",)
+    Those ``left`` run it without more ado; C has counted those that ``passed``.
+    """
+
+    __slots__ = ("left", "passed", "target")
+
+    left: int
+    passed: int
+    target: Callable[[], Callable[..., Any]]
+
+
+class ReplaysState:
+    """The replays in C of one function, those to be tried first in front.
+
+    Where there are none, ``skips`` tells if a call runs the plain function.
+    """
+
+    __slots__ = ("players", "skips")
 
     players: tuple[Any, ...]
+    skips: SkipsState
 
 
 class CallState:

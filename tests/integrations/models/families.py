@@ -210,8 +210,6 @@ def sounds(w):
     return {"input_features": w.values(2, 80, 100)}
 
 
-HOOKS = "hooks"
-"""What keeps hidden states registers hooks in its first call, for good."""
 LLAMA, GPT = causal("Llama", GROUPED), ("GPT2LMHeadModel", "GPT2Config", GPT2)
 STATES_TOO = {"output_hidden_states": True}
 LONG = {"factor": 2.0, "rope_theta": 10000.0}
@@ -287,7 +285,6 @@ CALLED = [
             },
         ),
         images,
-        late=HOOKS,
     ),
     trial(
         "sounds by class",
@@ -322,14 +319,13 @@ CALLED = [
         skips="CPU tensor",
     ),
     # The same model, asked for more, or in other ways.
-    trial("gpt2, hidden states", called, GPT, words, late=HOOKS, **STATES_TOO),
-    trial("llama, hidden states", called, LLAMA, words, late=HOOKS, **STATES_TOO),
+    trial("gpt2, hidden states", called, GPT, words, **STATES_TOO),
+    trial("llama, hidden states", called, LLAMA, words, **STATES_TOO),
     trial(
         "llama, attentions",
         called,
         LLAMA,
         words,
-        late=HOOKS,
         config={"attn_implementation": "eager"},
         output_attentions=True,
     ),

@@ -223,14 +223,12 @@ def trained(w, name, make=labelled, *, dtype=None, scaled=False, **options):
     )
 
 
-def trial(name, run, *args, skips=None, late=None, moves=False, reads=False, **options):
+def trial(name, run, *args, skips=None, moves=False, reads=False, **options):
     program = partial(run, **options)
     needs = ("transformers",)
-    return Trial(name, lambda w: program(w, *args), skips, late, moves, reads, needs)
+    return Trial(name, lambda w: program(w, *args), skips, moves, reads, needs)
 
 
-READY = "batch_size appeared"
-"""What caches write down when they have made their tensors."""
 OFF = {"use_cache": False}
 HALF = {"dtype": torch.bfloat16}
 CALLED = [
@@ -264,7 +262,7 @@ CALLED = [
 ]
 DECODED = [
     *(
-        trial(f"{name}, static decode", decoded, name, static=True, late=READY)
+        trial(f"{name}, static decode", decoded, name, static=True)
         for name in ("gpt2", "llama")
     ),
     *(
@@ -273,7 +271,6 @@ DECODED = [
             decoded,
             name,
             static=False,
-            late=READY,
             moves=True,
         )
         for name in ("gpt2", "llama")

@@ -34,5 +34,5 @@ def test_watched(trial, surveyed):
     for seen in surveyed(trial):
         assert len(seen.calls) >= 5
         assert all(each.key and each.result for each in seen.calls[4:])
-        started = seen.calls[1 + bool(trial.late) :]
+        started = seen.calls[1 + seen.fills :]
         assert [each.look for each in started] == [each.key for each in started]

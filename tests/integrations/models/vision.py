@@ -149,9 +149,8 @@ def denoised(w):
 
 
 def trial(name, run, *args, needs, **options):
-    said = {key: options.pop(key) for key in ("skips", "late") if key in options}
-    program = partial(run, **options)
-    return Trial(name, lambda w: program(w, *args), needs=(needs,), **said)
+    skips, program = options.pop("skips", None), partial(run, **options)
+    return Trial(name, lambda w: program(w, *args), skips, needs=(needs,))
 
 
 CLASSIFIERS = {

@@ -16,7 +16,7 @@ import pytest
 from sapwood.errors import CaptureError
 from sapwood.tree.call.parameters import Parameters
 from sapwood.tree.choose.skips import skip_of
-from sapwood.tree.guards import Repeated, Surveyor
+from sapwood.tree.guards import Filled, Repeated, Surveyor
 from sapwood.tree.node.objects import Told, agree, told
 from sapwood.tree.record.taking import plain_changes
 from sapwood.tree.watch.session import Session, entered
@@ -30,16 +30,13 @@ SEED = 11
 class Trial:
     """A program, and whether its calls are recorded: or why not, as a pattern.
 
-    ``late``: why first calls alone are skipped, where that is so: they write what later
-    ones find. ``moves``: no two calls are alike, so that all are warm-ups or skipped.
-    ``reads``: what is around its functions reads on the host, as no device without
-    memory can.
+    ``moves``: no two calls are alike, so that all are warm-ups or skipped. ``reads``:
+    what is around its functions reads on the host, as no device without memory can.
     """
 
     name: str
     program: Callable[[World], Iterable[Any]]
     skips: str | None = None
-    late: str | None = None
     moves: bool = False
     reads: bool = False
     needs: tuple[str, ...] = ()
@@ -187,9 +184,13 @@ class Likeness(NamedTuple):
 
 @dataclass
 class Seen:
-    """What a function's calls were seen to be, each held against one before."""
+    """What a function's calls were seen to be, each held against one before.
+
+    ``fills`` counts those that wrote what later calls found there.
+    """
 
     calls: list[Likeness] = field(default_factory=list)
+    fills: int = 0
     _last: dict[str, tuple[object, Told]] = field(default_factory=dict)
 
     def add(self, look: str, key: object, now: Told) -> None:
@@ -207,7 +208,6 @@ class Watched(World):
         super().__init__("meta")
         self.integration, self.seen = integration, []
         self.refused: CaptureError | None = None
-        self.late = ""
 
     def graph(
         self, fn: Callable[..., Any], reads: Callable[[], Any] = tuple, **_: Any
@@ -226,11 +226,12 @@ class Watched(World):
                 raise self._stopped(skip_of(error)) from error
             result = self._watched(before, fn, args, kwargs)
             now = surveyor.survey(parameters.bind(args, kwargs))
-            change = plain_changes(now.changes_since(before), but=Repeated)
-            if change is not None and seen.calls:
+            changes = now.changes_since(before)
+            change = plain_changes(changes, but=Repeated)
+            fills = any(isinstance(each, Filled) for each in changes)
+            if change is not None and (seen.calls or not fills):
                 raise self._stopped(change)
-            if change is not None:
-                self.late = str(change)
+            seen.fills += fills
             seen.add(look, key, told(result, self.integration.is_array))
             return result
 

@@ -44,7 +44,7 @@ class Keeper(Protocol):
 
 
 class Quiet(Keeper, Protocol):
-    """One that replays in C, and counts that only when it is asked to `tell`."""
+    """One that C calls, and counts that only when it is asked to `tell`."""
 
     def tell(self) -> None: ...
 
@@ -56,7 +56,7 @@ class Recordings(RecordingsState):
     ``kept`` are the fast replays that keep storages of outputs for their next replay. A
     recording gets a fast replay after ``fast_from`` replays. ``single_stream`` refers
     to the stream that all replays ran on; it is None before the first replay, and for
-    good once they ran on several. ``quiet`` are those that replay in C. ``capturer`` is
+    good once they ran on several. ``quiet`` are those that count in C. ``capturer`` is
     set if the framework captures by itself. Once there was a step (``stepped``), the
     outputs of eager calls are remembered, too, so that a later step ends them.
     """
@@ -207,6 +207,10 @@ class Recordings(RecordingsState):
             found[node] = frozenset(k for k, each in storages if each.address in held)
         return found
 
+    def steps_end(self) -> bool:
+        """Return whether steps end what eager calls make, so that these are watched."""
+        return self.stepped and self.capturer is None
+
     def begin_steps(self) -> None:
         """Remember outputs from now on, for steps to end them.
 
@@ -250,6 +254,8 @@ class Recordings(RecordingsState):
         with Release() as release:
             for node in list(self.nodes):
                 release(self.fell, node, None)
+            for each in list(self.quiet):
+                release(each.let_go)
             self._capture_stream = None
 
     def _let_go(self) -> None:

@@ -6,6 +6,7 @@ be recorded, nothing more is asked of it, and only now and then is it looked at 
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import warnings
@@ -13,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any, Final
 
+from sapwood._fast.state import SkipsState
 from sapwood.driver.results import Result
 from sapwood.errors import (
     CaptureError,
@@ -23,6 +25,7 @@ from sapwood.errors import (
 )
 from sapwood.tree.call.options import Options
 from sapwood.tree.call.signature import Call, Unread
+from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.guards import Ambient
 from sapwood.tree.node.node import Node
 from sapwood.tree.watch.session import is_users
@@ -41,9 +44,9 @@ _NEW: Final = 256
 """After so many calls in a row of which each is the first of its kind, that is told."""
 
 _SETTLED: Final = 64
-_BLIND: Final = 7
-"""After so many skips that look alike, of a function without recordings, so many calls
-are not looked at: a look costs more than all else of a skip."""
+_BLIND: Final = 63
+"""After so many skips that look alike, of a function without recordings, an eighth as
+many calls are not looked at, and at most so many: a look costs more than all else."""
 
 _OTHERS: Final = "other reasons"
 _VALUE: Final = re.compile(r"(?<![:\w])\d+(\.\d+)?")
@@ -94,29 +97,34 @@ def _kind(reason: str) -> str:
     return _VALUE.sub("#", reason)
 
 
-class Skips:
+class Skips(SkipsState):
     """What is known of the skipped calls of one function.
 
     ``counts`` are the calls by reason, ``given_up`` why the function is not tried any
     more. ``looks`` are those of calls that were skipped: the reason, how many there
     were, and at which of them the call is looked at again. Where recorded calls look
     the same, only what is guarded tells them apart. ``nodes`` are the recordings of the
-    function, as they are now.
+    function, as they are now. Calls that are not looked at may run in C.
     """
+
+    __slots__ = ("__dict__", "__weakref__")
 
     def __init__(
         self,
         options: Options,
-        is_array: Callable[[object], bool],
+        recordings: Recordings,
         nodes: Collection[Node],
+        target: Callable[[], Callable[..., Any]],
     ) -> None:
-        self._options, self._is_array, self._nodes = options, is_array, nodes
+        self._options, self._recordings, self._nodes = options, recordings, nodes
+        self._is_array, self.target = recordings.integration.is_array, target
+        self.left = self.passed = self._counted = 0
         self.counts: Counter[str] = Counter()
         self.given_up: str | None = None
         self._untold: CaptureError | None = None
         self.looks: dict[Hashable, list[Any]] = {}
-        self._latest: list[Any] = []
-        self._blind = 0
+        self._latest: list[Any] = ["", 0, math.inf]
+        self._whole = self._latest
         self._recorded: set[Hashable] = set()
         self._guarded: dict[Hashable, list[tuple[Ambient, str]]] = {}
         self._failed: Counter[Hashable] = Counter()
@@ -135,6 +143,7 @@ class Skips:
                 self.learn(reason, call)
         elif self._often(reason) and not self._options.donate:
             self.given_up, self._untold = reason, error
+            self._whole = [reason, 0, math.inf]
 
     def _often(self, kind: Hashable) -> bool:
         """Count a failure; return whether there were enough of its kind."""
@@ -160,9 +169,9 @@ class Skips:
         self._replays = replays
         if self._new == _NEW:
             what = f"each of the last {_NEW} calls was the first of its kind"
-            self.tell(CaptureError(f"{what}{differs and f': {differs}'}", remedy=_SAME))
+            self.warn(CaptureError(f"{what}{differs and f': {differs}'}", remedy=_SAME))
 
-    def tell(self, error: CaptureError) -> None:
+    def warn(self, error: CaptureError) -> None:
         """Warn that a call is about to run eagerly, once for each reason."""
         kind, told = _kind(str(error)), self._options.told
         if kind in told or len(told) >= _KNOWN:
@@ -195,6 +204,7 @@ class Skips:
 
     def recorded(self, call: Call) -> None:
         """Remember what a call looks like that was recorded."""
+        self.let_go()
         if len(self._recorded) < _KNOWN:
             self._recorded.add(self._look(call.args, call.kwargs))
 
@@ -231,15 +241,14 @@ class Skips:
 
     def passes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Return whether a call runs eagerly without more ado, and count it then."""
-        if self.given_up is not None and not self._nodes:
-            if self._untold is not None:
-                error, self._untold = self._untold, None
-                self.tell(error)
-            self.counts[self.given_up] += 1
-            return True
-        if self._blind and not self._nodes:
-            self._blind -= 1
+        self.tell()
+        if self.left > 0 and not self._nodes:
+            self.left -= 1
             known = self._latest
+        elif self.given_up is not None and not self._nodes:
+            self._warn_untold()
+            known = self._whole
+            self._look_away(known)
         else:
             look = self._look(args, kwargs)
             found = self.looks.get(look)
@@ -247,14 +256,42 @@ class Skips:
                 return False
             if self._nodes and self._may_be_recorded(look):
                 return self.holds(look)
-            known = self._latest = found
-            self._blind = _BLIND if known[1] > _SETTLED else 0
+            known = found
+            self._look_away(known)
         known[1] += 1
         if known[1] >= known[2]:
             known[2] *= 2
+            self.let_go()
             return False
         self.counts[known[0]] += 1
         return True
+
+    def _warn_untold(self) -> None:
+        if self._untold is not None:
+            error, self._untold = self._untold, None
+            self.warn(error)
+
+    def _look_away(self, known: list[Any]) -> None:
+        """Have some calls run as this one without a look, unless those are watched."""
+        self._latest, settled = known, known[1] > _SETTLED and not self._nodes
+        self.left = 0
+        if settled and not self._recordings.steps_end():
+            self.left = min(known[1] // 8, _BLIND)
+            self._recordings.quiet.add(self)
+
+    def let_go(self) -> None:
+        """Have the next call looked at."""
+        self.tell()
+        self.left = 0
+
+    def tell(self) -> None:
+        """Count the calls that C has run since the last time."""
+        if self.passed == self._counted:
+            return
+        with self._recordings.device.lock:  # another thread may count them, too
+            more, self._counted = self.passed - self._counted, self.passed
+            self._latest[1] += more
+            self.counts[self._latest[0]] += more
 
     def _may_be_recorded(self, look: Hashable) -> bool:
         return look in self._recorded or len(self._recorded) >= _KNOWN

@@ -193,6 +193,11 @@ class Draw(Change):
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Filled(Change):
+    """Something where nothing or None was: what later calls may find ready."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Repeated(Change):
     """A write that every replay makes again: ``new`` to ``slot``, which held ``old``.

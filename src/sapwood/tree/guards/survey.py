@@ -34,6 +34,7 @@ from sapwood.tree.guards.slots import (
     BoundArray,
     Change,
     Draw,
+    Filled,
     Item,
     Slot,
     TallySlot,
@@ -500,7 +501,9 @@ class Survey:
         book = is_book(inside.view, old.key)
         if slot.can_be_bound and plain and constant and not book:
             return Assigned(path, text, slot, was, now, self._arguments)
-        return Change(path, text)
+        filled = was is None or (was is EMPTY and inside.view is not LIST)
+        known = inside.view in _ASSIGNABLE
+        return Filled(path, text) if known and filled else Change(path, text)
 
     def _renews(self, before: Survey, old: Row, new: Row) -> bool:
         """Return whether an empty container stands where another one did.

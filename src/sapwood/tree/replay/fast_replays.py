@@ -44,7 +44,7 @@ class FastReplays(ReplaysState):
         self.last_call: LastCall | None = None
         self._latest: Specialization | None = None
         self._ready: tuple[FastReplay, ...] = ()
-        self.players = ()
+        self.players, self.skips = (), call_log.skips
 
     def play(
         self, began: int, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -24,6 +24,7 @@ from sapwood.tree.guards import (
     Added,
     Assigned,
     BoundArray,
+    Filled,
     Repeated,
     Survey,
     Surveyor,
@@ -85,7 +86,7 @@ class Eagerly:
         self.parameters = Parameters(target(), options.name)
         limit = max(1024, 4 * options.max_recordings)
         self.cache = FunctionCache(integration, pages, limit=limit)
-        self.skips = Skips(options, integration.is_array, self.cache.nodes)
+        self.skips = Skips(options, recordings, self.cache.nodes, target)
         self.call_log = CallLog(options.name, self.parameters, recordings, self.skips)
         self.surveyor = Surveyor(target, integration)
         self.assigning = 0
@@ -110,11 +111,11 @@ class Eagerly:
                 return self._strayed(watched, unfound)
         else:
             watched = live.run(self.target(), call)
+        self.assigning += _assigns(live)
         # Once only: a cache that is emptied at each call would be filled at each, and
         # the function never be recorded. Then it computes in captures, too.
-        if cached.fuller() and not specialization.remembers:
+        if not specialization.remembers and (cached.fuller() or self._fills(live)):
             watching.prepares = specialization.remembers = True
-        self.assigning += _assigns(live)
         error = self._found(watching, watched, live, before) or self._clock(before)
         with recordings.device.lock:
             self._lease_loosely(watched, watching)
@@ -199,6 +200,14 @@ class Eagerly:
         # has told may be the same in the warm-up and in the capture, and not later.
         lasts = self.assigning <= _ASSIGNING and before.clock() is None
         return Repeated if lasts else BoundArray | Added
+
+    def _fills(self, live: Rehearsed) -> bool:
+        """Return whether later calls may find ready what a warm-up has written.
+
+        Of what else it has written these calls tell.
+        """
+        filled = any(isinstance(each, Filled) for each in live.changes)
+        return filled and self.assigning <= _ASSIGNING
 
     def _clock(self, before: Survey) -> CaptureError | None:
         """Refuse a clock where nobody tells what ops are made of."""
@@ -330,7 +339,7 @@ class Eagerly:
             raise error.anew()
         if lasts:
             self.skips.learn(str(error), call)
-        self.skips.tell(error)
+        self.skips.warn(error)
         return self.pass_through(call, str(error))
 
     def pass_through(self, call: Call | Unread, reason: str) -> Any:
@@ -352,7 +361,7 @@ class Eagerly:
         device = self.recordings.device
         if device.closed:
             device.check_open(f"the runtime of {self.options.name}")
-        if self.recordings.capturer is not None or not self.recordings.stepped:
+        if not self.recordings.steps_end():
             return self.target()(*args, **kwargs)
         watched = warm_up(self.target(), args, kwargs, device, None)
         with device.lock:
@@ -383,5 +392,5 @@ class Eagerly:
 
 
 def _assigns(live: Rehearsed) -> bool:
-    """Return whether a warm-up has assigned plain values in the place of others."""
-    return any(isinstance(each, Assigned) for each in live.changes)
+    """Return whether a warm-up has bound what the next one may find, or be without."""
+    return any(isinstance(each, Assigned | Filled) for each in live.changes)
