@@ -396,6 +396,24 @@ TRIED_MUTANTS: Final = (
         "plain = ",
     ),
     mutant(
+        "what is filled again and again is never told of",
+        Eagerly._fills,
+        " and self.assigning <= _ASSIGNING",
+        "",
+    ),
+    mutant(
+        "calls that C ran are counted once more",
+        Skips.tell,
+        "more, self._counted = self.passed - self._counted, self.passed",
+        "more = self.passed - self._counted",
+    ),
+    mutant(
+        "what a step ends is not watched in calls without a look",
+        Skips._look_away,
+        " and not self._recordings.steps_end()",
+        "",
+    ),
+    mutant(
         "what is added to is one with what is read",
         aliasing.kept_apart,
         "if len(each) > 1",
@@ -414,6 +432,12 @@ TORCH_MUTANTS: Final = _torch_mutants()
 """What is wrong in the adapter of torch's tensors, where torch is installed."""
 
 C_MUTANTS: Final = (
+    (
+        "calls without a look are not counted",
+        "_fast/call.h",
+        "skips->left--, skips->passed++;",
+        "skips->left--;",
+    ),
     (
         "fast replay on any stream",
         "_fast/fits.h",

@@ -123,7 +123,9 @@ class Replayed(World):
         self.functions.append(f)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            look, before = looks((args, kwargs, reads())), f.stats()
+            # Behind a call that registers hooks the next one is the first of its kind.
+            hooks, before = torch.utils.hooks.RemovableHandle.next_id, f.stats()
+            look = looks((args, kwargs, reads(), hooks))
             result, after = f(*args, **kwargs), f.stats()
             played = after.recordings + after.replays
             asked = played > before.recordings + before.replays
