@@ -43,6 +43,7 @@ from sapwood.tree.node.leases import Leases
 from sapwood.tree.node.outputs import _Known
 from sapwood.tree.record import host_data, taking
 from sapwood.tree.record.repeated import _differs
+from sapwood.tree.record.staging import SlotStandIns
 from sapwood.tree.regions.rerun import Begun, Rerun
 from sapwood.tree.replay import compiled
 from sapwood.tree.replay.replay import order
@@ -380,8 +381,8 @@ TRIED_MUTANTS: Final = (
     mutant(
         "what is assigned is not held against the warm-up",
         taking.added,
-        "if isinstance(change, Added | Assigned)",
-        "if isinstance(change, Added)",
+        "if isinstance(change, Added | Assigned | Rebound)",
+        "if isinstance(change, Added | Rebound)",
     ),
     mutant(
         "what a clock has told is assigned",
@@ -400,6 +401,42 @@ TRIED_MUTANTS: Final = (
         Eagerly._fills,
         " and self.assigning <= _ASSIGNING",
         "",
+    ),
+    mutant(
+        "a container that was there is made anew",
+        Survey._are_new,
+        "and not before.reaches(each)",
+        "",
+    ),
+    mutant(
+        "one container in two places is made twice",
+        Survey._are_new,
+        "len(where[id(each)]) == 1",
+        "where[id(each)]",
+    ),
+    mutant(
+        "nobody asks what the old container holds",
+        Survey._rebound,
+        "if not (made and before._is_kept(old, self)):",
+        "if not made:",
+    ),
+    mutant(
+        "stand-ins stay in a container that was replaced",
+        SlotStandIns.leave,
+        "(*self._there, *self._slots)",
+        "self._slots",
+    ),
+    mutant(
+        "a new container that is returned is made twice",
+        taking.also_returned,
+        "if isinstance(change, Added | Rebound)",
+        "if isinstance(change, Added)",
+    ),
+    mutant(
+        "plain values that are kept are not held against the warm-up",
+        taking.added,
+        "if isinstance(change, Added | Assigned | Rebound)",
+        "if isinstance(change, Added | Assigned)",
     ),
     mutant(
         "calls that C ran are counted once more",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from threading import get_ident
+from typing import Any, ClassVar, Self
 
 from sapwood.errors import MisuseError
 from sapwood.tree.guards.views import CELLS, EMPTY, FIELDS, TUPLE, View
@@ -65,6 +66,14 @@ class Slot:
         inner = len(self.steps) > 1 and self.steps[-1][0] is TUPLE
         return self._around().can_be_bound if inner else bool(self.steps[-1][0].store)
 
+    def where_it_is(self, arguments: Mapping[str, object]) -> Slot:
+        """Return the slot as one of what holds it now, whatever leads there later.
+
+        It keeps that alive. Raises `MisuseError` where the way is gone.
+        """
+        owner = self.owner(arguments)
+        return Slot(self.path, lambda: owner, self.steps[-1:], self.start)
+
     def inside(self, key: int) -> Slot:
         """Return the slot of what is in the tuple here."""
         path = TUPLE.label(self.path, None, key)
@@ -117,7 +126,7 @@ def _replaced(old: tuple[Any, ...], key: int, value: object) -> tuple[Any, ...]:
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """A nest that is appended to a list, once all of its leaves are there.
+    """A nest that is made, for a slot or a list, once all of its leaves are there.
 
     ``number`` is the identity of that which was.
     """
@@ -125,33 +134,63 @@ class Item:
     structure: Structure
     leaves: int
     number: int
-    _found: list[Any] = field(default_factory=list)
+    _found: dict[int, list[Any]] = field(default_factory=dict)
 
     def put(self, number: int, leaf: object) -> list[Any]:
-        """Take the next leaf; return the whole nest alone behind the last one."""
+        """Take the next leaf; return the whole nest alone behind the last one.
+
+        Threads take turns in the midst of one: each has leaves of its own.
+        """
+        thread = get_ident()
+        found = self._found.setdefault(thread, [])
         if number == 0:
-            self._found = []
-        self._found.append(leaf)
-        if len(self._found) < self.leaves:
+            found.clear()  # an exception may have left some
+        found.append(leaf)
+        if len(found) < self.leaves:
             return []
-        found, self._found = self._found, []
+        del self._found[thread]
         return [unflatten(self.structure, found)]
 
 
 @dataclass(frozen=True, slots=True)
-class TallySlot(Slot):
-    """A slot of a number, or of a list, to which replays add.
+class NestSlot(Slot):
+    """A slot that replays bind to a new nest, an ``item``; this is one ``leaf`` of it.
 
-    What is added is a ``leaf`` of an ``item``, if that is a nest.
+    ``path`` is the leaf's.
     """
 
     item: Item | None = None
     leaf: int = 0
 
     @classmethod
-    def of(cls, slot: Slot, item: Item | None = None, leaf: int = 0) -> TallySlot:
-        """Return a slot as one to which is added."""
+    def of(cls, slot: Slot, item: Item | None = None, leaf: int = 0) -> Self:
+        """Return a slot as one of a nest."""
         return cls(slot.path, slot.root, slot.steps, slot.start, item, leaf)
+
+    def write(
+        self, value: object, arguments: Mapping[str, object] | None = None
+    ) -> None:
+        """Take one leaf, and bind the nest behind the last; as `Slot.write` then."""
+        for nest in () if self.item is None else self.item.put(self.leaf, value):
+            Slot.write(self, nest, arguments)
+
+    def bearer(self) -> None:
+        """Return None: a leaf alone is bound to nothing."""
+
+    def place(self, arguments: Mapping[str, object]) -> Hashable:
+        """Return what tells where this is, whichever way leads there."""
+        (view, key), owner = self.steps[-1], self.owner(arguments)
+        if view is CELLS:
+            return (id(owner.__closure__[key]),)
+        return id(owner if view is FIELDS else view.open(owner)), key
+
+
+@dataclass(frozen=True, slots=True)
+class TallySlot(NestSlot):
+    """A slot of a number, or of a list, to which replays add.
+
+    What is added is a ``leaf`` of an ``item``, if that is a nest.
+    """
 
     def write(
         self, value: object, arguments: Mapping[str, object] | None = None
@@ -239,6 +278,27 @@ class Assigned(Repeated):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Rebound(Repeated):
+    """A leaf of a new container in the place of ``old``, which is as it was.
+
+    Nobody had the new one before. The leaf is ``alike`` where ``old`` had the same form
+    and it is an array, or the plain value that was there.
+    """
+
+    slot: NestSlot
+    alike: bool
+
+    @property
+    def item(self) -> Item | None:
+        """The nest that it is a leaf of."""
+        return self.slot.item
+
+    def place(self) -> Hashable:
+        """Return what tells which leaf of what it is, whichever way leads there."""
+        return self.slot.place(self._arguments), self.slot.leaf
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Added(Repeated):
     """What was added to a number, or appended to a list.
 
@@ -270,10 +330,7 @@ class Added(Repeated):
         if self.number >= 0:
             held = self.slot.read(self._arguments)
             return id(held), self.number, self.slot.leaf
-        (view, key), owner = self.slot.steps[-1], self.slot.owner(self._arguments)
-        if view is CELLS:
-            return (id(owner.__closure__[key]),)
-        return id(owner if view is FIELDS else view.open(owner)), key
+        return self.slot.place(self._arguments)
 
 
 def undo_bound(changes: Sequence[Change]) -> None:

@@ -12,9 +12,10 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import contextmanager, suppress
+from dataclasses import is_dataclass, replace
 from functools import cached_property, partial
 from operator import call, is_
-from types import BuiltinFunctionType, ModuleType
+from types import BuiltinFunctionType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ReferenceType, WeakValueDictionary
 
@@ -36,6 +37,8 @@ from sapwood.tree.guards.slots import (
     Draw,
     Filled,
     Item,
+    NestSlot,
+    Rebound,
     Slot,
     TallySlot,
 )
@@ -50,6 +53,7 @@ from sapwood.tree.guards.views import (
     FIELDS,
     GLOBALS,
     LIST,
+    MODULE,
     REGISTERED,
     SET,
     TUPLE,
@@ -57,7 +61,12 @@ from sapwood.tree.guards.views import (
     View,
     value_text,
 )
-from sapwood.tree.nests.containers import arrays_in, constant_key, flatten
+from sapwood.tree.nests.containers import (
+    arrays_in,
+    constant_key,
+    flatten,
+    taken_apart,
+)
 
 if TYPE_CHECKING:
     from sapwood.tree.guards.fingerprint import Fingerprint
@@ -70,6 +79,7 @@ _CLOCKS = {
 _VIEWS = {**BY_NAME, **STANDARD_VIEWS}
 _CONTAINERS = (DICT, LIST, SET)
 _MADE = (FACTORY, MAXLEN)
+_REMADE = {dict, list, tuple, SimpleNamespace}
 _LASTING = ATOMS - {bytearray}
 _ASSIGNED = {bool, bytes, complex, float, int, str, type(None)}
 _ASSIGNABLE = (ATTRIBUTES, CELLS, DICT, FIELDS, GLOBALS, LIST, TUPLE, VARIABLES)
@@ -349,7 +359,9 @@ class Survey:
         for old, new in self._both(before):
             for change in self._written(before, old, new):
                 # What stands in a namespace is found by each function that names it.
-                place = change.place() if isinstance(change, Added) else id(change)
+                place: Hashable = id(change)
+                if isinstance(change, Added | Rebound):
+                    place = change.place()
                 if place not in changes:
                     shared = isinstance(change, Added) and change.is_shared(items)
                     plain = Change(change.path, change.text)
@@ -392,7 +404,8 @@ class Survey:
             return
         if new.view.extent == "length" and len(old.rows) != len(new.rows):
             lengths = f"from {len(old.rows)} to {len(new.rows)}"
-            yield Change(path, f"len({path}) changed {lengths}")
+            more = len(new.rows) > len(old.rows)
+            yield (Filled if more else Change)(path, f"len({path}) changed {lengths}")
             return
         yield from self._rows_written(before, old, new, partial(self._slot, new))
         if new.view is DICT and not _are_in_order(old, new):
@@ -416,7 +429,7 @@ class Survey:
                 continue
             change = self._compared(new, was, now, slot_of)
             if change is not None and not self._renews(before, was, now):
-                yield change
+                yield from self._rebound(before, new, was, now, slot_of) or [change]
 
     def _added(
         self, inside: Inside, old: Row, new: Row, slot_of: Callable[[Any], Slot]
@@ -446,6 +459,103 @@ class Survey:
                 for k, leaf in enumerate(leaves):
                     to = tally(whole, k)
                     yield write(at, text, slot=to, old=None, new=leaf, number=number)
+
+    def _rebound(
+        self,
+        before: Survey,
+        inside: Inside,
+        old: Row,
+        new: Row,
+        slot_of: Callable[[Any], Slot],
+    ) -> Sequence[Change]:
+        """Return what was bound of a new container, by leaves; nothing of any other."""
+        slot, is_array = slot_of(new.key), self._walk.arrays.is_array
+        known = inside.view in _ASSIGNABLE and not is_book(inside.view, old.key)
+        if not (known and slot.can_be_bound and _is_remade(new.value)):
+            return ()
+        try:
+            leaves, form, containers = taken_apart(new.value, is_array)
+            was = flatten(old.value, is_array) if _is_remade(old.value) else ([], None)
+        except MisuseError:  # it contains itself
+            return ()
+        made = all(map(self._is_leaf, leaves)) and self._are_new(before, containers)
+        if not (made and before._is_kept(old, self)):
+            return ()
+        path, paths = self._walk.path(inside, new.key), self._paths(containers)
+        text = _text(inside, path, old.value, new.value)
+        if not leaves:
+            return ()
+        item = Item(form, len(leaves), id(new.value))
+        then = was[0] if form == was[1] else [self] * len(leaves)
+        return [
+            Rebound(
+                path,
+                text,
+                replace(NestSlot.of(slot, item, k), path=paths.get(id(leaf), path)),
+                old.value,
+                leaf,
+                self._arguments,
+                then[k] is not self
+                and (is_array(leaf) or constant_key(leaf) == constant_key(then[k])),
+            )
+            for k, leaf in enumerate(leaves)
+        ]
+
+    def _are_new(self, before: Survey, containers: Sequence[Any]) -> bool:
+        """Return whether nobody had such containers before, or has them twice now."""
+        where: dict[int, set[Hashable]] = {id(each): set() for each in containers}
+        for inside in self._walk.insides:
+            for row in inside.rows:
+                if id(row.value) in where:
+                    where[id(row.value)].add(self._place(inside, row.key))
+        return all(
+            _is_remade(each) and not before.reaches(each) and len(where[id(each)]) == 1
+            for each in containers
+        )
+
+    def _place(self, inside: Inside, key: Any) -> Hashable:
+        """Return what tells where a slot is: functions share cells, and globals."""
+        if inside.view in (CELLS, GLOBALS, MODULE):
+            return TallySlot.of(self._slot(inside, key)).place(self._arguments)
+        return inside.node, inside.view.name, key
+
+    def _paths(self, containers: Sequence[Any]) -> dict[int, str]:
+        """Return the paths of what is in some containers, by its identity."""
+        walk, numbers = self._walk, {*map(id, containers)}
+        return {
+            id(row.value): walk.path(inside, row.key)
+            for inside in walk.insides
+            if id(walk.nodes[inside.node].value) in numbers
+            for row in inside.rows
+        }
+
+    def _is_kept(self, row: Row, now: Survey, deep: int = 8) -> bool:
+        """Return whether a container that was read holds what it held, or was none.
+
+        Of objects in it that are reached ``now`` the function's other writes tell.
+        """
+        if not _is_remade(row.value):
+            return True
+        for inside in self._walk.insides:
+            if inside.node != row.node:
+                continue
+            space, whole = inside.view.open(row.value), inside.view.extent
+            if whole in ("keys", "length") and len(space) != len(inside.rows):
+                return False
+            for each in inside.rows:
+                try:
+                    held = space[each.key]
+                except LookupError:
+                    return False
+                if held is not each.value and constant_key(held) != each.frozen:
+                    return False
+                if each.node < 0 or now.reaches(held):
+                    continue
+                if not (
+                    deep and _is_remade(held) and self._is_kept(each, now, deep - 1)
+                ):
+                    return False
+        return True
 
     def _is_leaf(self, value: object) -> bool:
         """Return whether a replay can append a value again as it is."""
@@ -495,7 +605,7 @@ class Survey:
         slot, goes = slot_of(new.key), old.role == "array" and now is None
         if slot.can_be_bound and (new.role == "array" or goes):
             return BoundArray(path, text, slot, was, now, self._arguments)
-        plain = inside.view in _ASSIGNABLE and {type(was), type(now)} <= _ASSIGNED
+        plain = inside.view in _ASSIGNABLE and _is_plain(was) and _is_plain(now)
         # A tally is not guarded by its value: what is assigned may not follow from it.
         constant = old.role == new.role == "constant"
         book = is_book(inside.view, old.key)
@@ -582,6 +692,18 @@ class Surveyor:
         walk = reach(self._target(), arguments, self._arrays, guess, self._questions)
         self._latest = walk.reach
         return Survey(walk, arguments, self._ambients)
+
+
+def _is_plain(value: object) -> bool:
+    """Return whether a value may be assigned again as it is."""
+    if type(value) is tuple:
+        return all(map(_is_plain, value))
+    return type(value) in _ASSIGNED
+
+
+def _is_remade(value: object) -> bool:
+    """Return whether a container of a class can be made again from what is in it."""
+    return type(value) in _REMADE or is_dataclass(type(value))
 
 
 def _pairs(old: Inside, new: Inside) -> Iterator[tuple[Row, Row]]:

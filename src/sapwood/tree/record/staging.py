@@ -144,6 +144,7 @@ class SlotStandIns:
         pairs = zip(found.arrays, own, strict=True)
         self._own = {id(array): (array, mine) for array, mine in pairs}
         self._slots = slots
+        self._there: list[tuple[Slot, Array]] = []
 
     def own(self, array: Array) -> Array:
         """Return what the function finds for an array: that itself, or a stand-in."""
@@ -157,12 +158,15 @@ class SlotStandIns:
     def enter(self, arguments: Mapping[str, object]) -> None:
         """Have the function find the stand-ins."""
         for slot, array in self._slots:
+            self._there.append((slot.where_it_is(arguments), array))
             slot.write(self.own(array), arguments)
 
     def leave(self, arguments: Mapping[str, object]) -> None:
         """Have slots hold their arrays again, but for what the function has bound."""
-        for slot, array in self._slots:
+        # What the function has put another in the place of, no way leads to any more.
+        for slot, array in (*self._there, *self._slots):
             put_back(slot, self.own(array), array, arguments)
+        self._there.clear()
 
 
 def put_back(

@@ -19,6 +19,7 @@ from sapwood.tree.guards import (
     Assigned,
     BoundArray,
     Change,
+    Rebound,
     Repeated,
     Survey,
     kept_states,
@@ -222,31 +223,31 @@ def with_leaves(
 def added(
     changes: Sequence[Change], is_array: Callable[[Any], bool]
 ) -> tuple[Hashable, ...]:
-    """Return what tells what was assigned, and added to numbers and lists."""
+    """Return what tells what was assigned, and put or added to nests and numbers."""
     return tuple(
         (
             change.item and change.item.structure,
             ARRAY if is_array(change.new) else constant_key(change.new),
         )
         for change in changes
-        if isinstance(change, Added | Assigned)
+        if isinstance(change, Added | Assigned | Rebound)
     )
 
 
 def also_returned(
     changes: Sequence[Change], result: Any, is_array: Callable[[Any], bool]
 ) -> CaptureError | None:
-    """Return an error of a container that is appended to a list, and returned."""
+    """Return an error of a container that is bound, or appended, and returned."""
     items = {
         change.item.number: change.path
         for change in changes
-        if isinstance(change, Added) and change.item is not None
+        if isinstance(change, Added | Rebound) and change.item is not None
     }
     containers = taken_apart(result, is_array)[2] if items else ()
     for each in containers:
         if id(each) in items:
             return CaptureError(
-                f"the function returns what it appends, {items[id(each)]}, and a "
+                f"the function returns what it keeps, {items[id(each)]}, and a "
                 "replay would make two of it",
                 remedy="Return a copy of it",
             )

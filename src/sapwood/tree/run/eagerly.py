@@ -25,6 +25,7 @@ from sapwood.tree.guards import (
     Assigned,
     BoundArray,
     Filled,
+    Rebound,
     Repeated,
     Survey,
     Surveyor,
@@ -194,7 +195,7 @@ class Eagerly:
         if watching.breaks:
             # Behind an eager region, nobody would know how to take back a sum.
             return BoundArray
-        if not _assigns(live):
+        if not any(isinstance(each, Assigned | Rebound) for each in live.changes):
             return Repeated
         # A recording is replayed only where an earlier value comes again. What a clock
         # has told may be the same in the warm-up and in the capture, and not later.
@@ -393,4 +394,8 @@ class Eagerly:
 
 def _assigns(live: Rehearsed) -> bool:
     """Return whether a warm-up has bound what the next one may find, or be without."""
-    return any(isinstance(each, Assigned | Filled) for each in live.changes)
+    return any(
+        isinstance(each, Assigned | Filled)
+        or (isinstance(each, Rebound) and not each.alike)
+        for each in live.changes
+    )
