@@ -93,6 +93,22 @@ def test_another_may_assign_between_calls(rt):
 
 
 @pytest.mark.every_framework
+@pytest.mark.parametrize("calls", [3, 30])
+def test_what_comes_to_an_end_is_recorded(rt, calls):
+    """A count that a formula uses is the last one from some call on."""
+    code = f"o.i = min(o.i + 1, {calls})"
+    fn, o, p = program(code), turns(), turns()
+    f, x = rt.graph(lambda x: fn(o, x)), rt.array(np.arange(3.0))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(3 * CALLS):
+            assert on_host(f(x)).tolist() == fn(p, np.arange(3.0)).tolist()
+            assert o.seen() == p.seen()
+    assert len(told) == (calls > 8)
+    assert f.stats().replays >= CALLS
+
+
+@pytest.mark.every_framework
 def test_what_never_comes_again_is_skipped(rt):
     """It is said once, by its name, after eight calls; then calls are not watched."""
     fn, o, p = program("o.i = o.i + 1"), turns(), turns()

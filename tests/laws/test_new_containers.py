@@ -219,7 +219,7 @@ def test_one_that_grows_is_told_of(rt):
 
 
 @pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
-@pytest.mark.parametrize("length", [2, 5])
+@pytest.mark.parametrize("length", [2, 5, 20])
 def test_a_window_that_fills_up_is_recorded(rt, length):
     """A list is filled by the first calls, and by later ones moved along."""
     o, p = types.SimpleNamespace(seen=[]), types.SimpleNamespace(seen=[])
@@ -231,7 +231,7 @@ def test_a_window_that_fills_up_is_recorded(rt, length):
         return sum(o.seen)
 
     f = rt.graph(lambda x: fn(o, x))
-    for n in range(2 * CALLS):
+    for n in range(3 * CALLS):
         x = np.arange(3.0) + n
         assert on_host(f(rt.array(x))).tolist() == fn(p, x).tolist()
         assert told(o.seen) == told(p.seen)

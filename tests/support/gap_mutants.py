@@ -439,6 +439,12 @@ TRIED_MUTANTS: Final = (
         "if isinstance(change, Added | Assigned)",
     ),
     mutant(
+        "a call that can be recorded by now is not looked at",
+        Skips.settled,
+        "self.looks.pop(",
+        "self.looks.get(",
+    ),
+    mutant(
         "calls that C ran are counted once more",
         Skips.tell,
         "more, self._counted = self.passed - self._counted, self.passed",

@@ -202,6 +202,22 @@ class Skips(SkipsState):
             self.looks[look] = [reason, 1, 4]
         return known is None
 
+    def may_settle(self, error: CaptureError, call: Call) -> None:
+        """Note a call that cannot be recorded while what it finds differs each time.
+
+        One that looks like it is tried now and then: a list may be full by then.
+        """
+        if self._options.donate or self._nodes:
+            self.failed(error, call)
+        elif self.learn(str(error), call):
+            self._untold = error
+
+    def settled(self, call: Call) -> None:
+        """Note a call that can be recorded when it comes again."""
+        self.let_go()
+        if self.looks:
+            self.looks.pop(self._look(call.args, call.kwargs), None)
+
     def recorded(self, call: Call) -> None:
         """Remember what a call looks like that was recorded."""
         self.let_go()
@@ -242,11 +258,13 @@ class Skips(SkipsState):
     def passes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Return whether a call runs eagerly without more ado, and count it then."""
         self.tell()
+        if self._untold is not None and not self._nodes:
+            error, self._untold = self._untold, None
+            self.warn(error)
         if self.left > 0 and not self._nodes:
             self.left -= 1
             known = self._latest
         elif self.given_up is not None and not self._nodes:
-            self._warn_untold()
             known = self._whole
             self._look_away(known)
         else:
@@ -265,11 +283,6 @@ class Skips(SkipsState):
             return False
         self.counts[known[0]] += 1
         return True
-
-    def _warn_untold(self) -> None:
-        if self._untold is not None:
-            error, self._untold = self._untold, None
-            self.warn(error)
 
     def _look_away(self, known: list[Any]) -> None:
         """Have some calls run as this one without a look, unless those are watched."""

@@ -420,7 +420,7 @@ class Survey:
     ) -> Iterator[Change]:
         for was, now in _pairs(old, new):
             if was.role == now.role == "tally":
-                yield from self._added(new, was, now, slot_of)
+                yield from self._added(before, new, was, now, slot_of)
                 continue
             inner = self._rebuilt(before, was, now)
             if inner is not None:
@@ -432,7 +432,12 @@ class Survey:
                 yield from self._rebound(before, new, was, now, slot_of) or [change]
 
     def _added(
-        self, inside: Inside, old: Row, new: Row, slot_of: Callable[[Any], Slot]
+        self,
+        before: Survey,
+        inside: Inside,
+        old: Row,
+        new: Row,
+        slot_of: Callable[[Any], Slot],
     ) -> Iterator[Change]:
         """Yield what was added to a number, or the items that were to a list."""
         path, slot = self._walk.path(inside, new.key), slot_of(new.key)
@@ -450,10 +455,10 @@ class Survey:
             for number, item in enumerate(new.value[old.size :], old.size):
                 at, leaves = f"{path}[{number}]", [item]
                 whole: Item | None = None
-                if self._is_made(item):
-                    leaves, structure = flatten(item, self._walk.arrays.is_array)
-                    whole = Item(structure, len(leaves), id(item))
-                if not leaves or not all(map(self._is_leaf, leaves)):
+                # Nobody looks into a list to which is only added.
+                if (made := self._new_nest(before, item, places=0)) is not None:
+                    whole, leaves = made
+                elif not self._is_leaf(item):
                     yield Change(path, text)
                     return
                 for k, leaf in enumerate(leaves):
@@ -471,22 +476,18 @@ class Survey:
         """Return what was bound of a new container, by leaves; nothing of any other."""
         slot, is_array = slot_of(new.key), self._walk.arrays.is_array
         known = inside.view in _ASSIGNABLE and not is_book(inside.view, old.key)
-        if not (known and slot.can_be_bound and _is_remade(new.value)):
+        made = (
+            self._new_nest(before, new.value) if known and slot.can_be_bound else None
+        )
+        if made is None or not before._is_kept(old, self):
             return ()
-        try:
-            leaves, form, containers = taken_apart(new.value, is_array)
-            was = flatten(old.value, is_array) if _is_remade(old.value) else ([], None)
-        except MisuseError:  # it contains itself
-            return ()
-        made = all(map(self._is_leaf, leaves)) and self._are_new(before, containers)
-        if not (made and before._is_kept(old, self)):
-            return ()
-        path, paths = self._walk.path(inside, new.key), self._paths(containers)
+        item, leaves = made
+        was: list[Any] = []
+        if _is_remade(old.value):
+            was, form = flatten(old.value, is_array)
+            was = was if form == item.structure else []
+        path, paths = self._walk.path(inside, new.key), self._paths(new.value)
         text = _text(inside, path, old.value, new.value)
-        if not leaves:
-            return ()
-        item = Item(form, len(leaves), id(new.value))
-        then = was[0] if form == was[1] else [self] * len(leaves)
         return [
             Rebound(
                 path,
@@ -495,21 +496,39 @@ class Survey:
                 old.value,
                 leaf,
                 self._arguments,
-                then[k] is not self
-                and (is_array(leaf) or constant_key(leaf) == constant_key(then[k])),
+                bool(was)
+                and (is_array(leaf) or constant_key(leaf) == constant_key(was[k])),
             )
             for k, leaf in enumerate(leaves)
         ]
 
-    def _are_new(self, before: Survey, containers: Sequence[Any]) -> bool:
-        """Return whether nobody had such containers before, or has them twice now."""
+    def _new_nest(
+        self, before: Survey, value: object, places: int = 1
+    ) -> tuple[Item, list[Any]] | None:
+        """Return a container that a replay can make again, and its leaves.
+
+        Nobody had it before, and now it is found in so many places; else None.
+        """
+        if not _is_remade(value):
+            return None
+        try:
+            leaves, form, containers = taken_apart(value, self._walk.arrays.is_array)
+        except MisuseError:  # it contains itself
+            return None
+        known = all(map(self._is_leaf, leaves)) and all(map(_is_remade, containers))
+        if not (leaves and known and self._are_new(before, containers, places)):
+            return None
+        return Item(form, len(leaves), id(value)), leaves
+
+    def _are_new(self, before: Survey, containers: Sequence[Any], places: int) -> bool:
+        """Return whether nobody had these before, and each is in so many places now."""
         where: dict[int, set[Hashable]] = {id(each): set() for each in containers}
         for inside in self._walk.insides:
             for row in inside.rows:
                 if id(row.value) in where:
                     where[id(row.value)].add(self._place(inside, row.key))
         return all(
-            _is_remade(each) and not before.reaches(each) and len(where[id(each)]) == 1
+            not before.reaches(each) and len(where[id(each)]) == places
             for each in containers
         )
 
@@ -519,9 +538,10 @@ class Survey:
             return TallySlot.of(self._slot(inside, key)).place(self._arguments)
         return inside.node, inside.view.name, key
 
-    def _paths(self, containers: Sequence[Any]) -> dict[int, str]:
-        """Return the paths of what is in some containers, by its identity."""
-        walk, numbers = self._walk, {*map(id, containers)}
+    def _paths(self, nest: object) -> dict[int, str]:
+        """Return the paths of what is in a nest, by its identity."""
+        walk = self._walk
+        numbers = {*map(id, taken_apart(nest, walk.arrays.is_array)[2])}
         return {
             id(row.value): walk.path(inside, row.key)
             for inside in walk.insides
@@ -560,15 +580,6 @@ class Survey:
     def _is_leaf(self, value: object) -> bool:
         """Return whether a replay can append a value again as it is."""
         return self._walk.arrays.is_array(value) or type(value) in _LASTING
-
-    def _is_made(self, value: Any, deep: int = 8) -> bool:
-        """Return whether a value is a nest that nobody else is seen to have."""
-        known = type(value) in (dict, list, tuple) and not self.reaches(value)
-        inside = value.values() if type(value) is dict else value
-        return known and all(
-            self._is_leaf(each) or (deep > 0 and self._is_made(each, deep - 1))
-            for each in inside
-        )
 
     def _rebuilt(
         self, before: Survey, old: Row, new: Row

@@ -125,10 +125,11 @@ class Eagerly:
                 specialization.warm = self._shown(watching, watched, live)
             if error is None:
                 self.call_log.warmed_up(call)
+                self.skips.settled(call)
             bound = [x.new for x in live.changes if isinstance(x, BoundArray)]
             self._donate(call, (watched.result, bound))
         if error is not None:
-            self.cannot(specialization, error, call)
+            self.cannot(specialization, error, call, settles=_assigns(live))
             self.call_log.passed_through(call, str(error))
         return watched.result
 
@@ -323,13 +324,22 @@ class Eagerly:
         ).result
 
     def cannot(
-        self, specialization: Specialization, error: CaptureError, call: Call
+        self,
+        specialization: Specialization,
+        error: CaptureError,
+        call: Call,
+        *,
+        settles: bool = False,
     ) -> None:
-        """Remember that calls of a specialization are never recorded, or raise why."""
+        """Remember that calls of a specialization are never recorded, or raise why.
+
+        Where what they find ``settles``, perhaps, others may be.
+        """
         if self.options.fullgraph:
             raise error.anew()
         specialization.unrecordable = error.anew()
-        self.skips.failed(error, call)
+        note = self.skips.may_settle if settles else self.skips.failed
+        note(error, call)
 
     def skip(self, error: CaptureError, call: Call | Unread, *, lasts: bool) -> Any:
         """Run a call eagerly that cannot be recorded, and say so before it runs.
