@@ -5,11 +5,13 @@ Each call makes one of its own. Whoever has an earlier one keeps it as it was.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import os
 import re
 import threading
 import types
+import typing
 import warnings
 
 import numpy as np
@@ -72,7 +74,7 @@ def told(value):
     """Return what is in an object, and in all that is in it, as plain values."""
     if isinstance(value, dict):
         return {key: told(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | collections.deque):
         return [type(value), *map(told, value)]
     if isinstance(value, Holder | Pair | types.SimpleNamespace):
         return type(value), told(vars(value))
@@ -90,9 +92,10 @@ def containers(value):
     elif isinstance(value, dict | list):
         found = [value]
     inside = value.values() if isinstance(value, dict) else value
+    found = [value] if isinstance(value, collections.deque) else found
     if isinstance(inside, str) or not hasattr(inside, "__iter__"):
         return found
-    if type(value) in (dict, list, tuple) or found:
+    if type(value) in (dict, list) or isinstance(value, tuple) or found:
         found += (each for one in inside for each in containers(one))
     return found
 
@@ -144,6 +147,10 @@ TRAPS = {
     "it has one that was there": "o.out = [x * 2, o.config]",
     "it has an object": "o.out = [x * 2, Part()]",
     "it is returned": "o.out = result = [x * 2]; return result",
+    "it has a tuple that was there": "o.out = [x * 2, o.where]; o.where = (x, 0)",
+    "two slots have its tuple": "t = (x * 2, x); o.out = [t]; o.table['t'] = t",
+    "it has a deque that was there": "o.out = [x, o.table.setdefault('d', Deque([x]))]",
+    "it is in a named tuple": "n = Named([x * 2]); o.out = [n]; o.table['l'] = n",
     "it grows": "o.frames = [*o.frames, x]",
     "it counts": "o.turn += 1; o.out = [x * 2, o.turn]",
     "its keys change": "o.turn += 1; o.out = {o.turn: x}",
@@ -153,6 +160,12 @@ TRAPS = {
     "it is in an argument, too": "o.out = [x * 2]; o.table['t'] = (o.out,)",
     "the object is new": "o.log = Namespace(loss=x, names=o.log.names)",
 }
+
+
+class Named(typing.NamedTuple):
+    """Has one thing."""
+
+    it: object
 
 
 class Part:
@@ -165,6 +178,10 @@ class Part:
 def test_what_may_be_no_new_one(rt, trap):
     """What replays could not make again runs eagerly: all is as without a graph."""
     scope = {"Pair": Pair, "Part": Part, "Namespace": types.SimpleNamespace}
+    scope |= {
+        "Named": collections.namedtuple("Named", "it"),
+        "Deque": collections.deque,
+    }
     exec(f"def f(o, x):\n    {TRAPS[trap]}\n    return x + 1", scope)
     fn = scope["f"]
     o, p, ours, plain = Holder(rt.array), Holder(np.asarray), Seen(), Seen()

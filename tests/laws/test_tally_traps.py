@@ -328,7 +328,7 @@ def test_what_is_appended_and_returned_is_one(rt):
     for _ in range(6):
         assert f(x) is state.log[-1]
     ((reason, _),) = f.stats().skipped
-    assert "returns what it appends, state.log[0]" in reason
+    assert "returns what it keeps, state.log[0]" in reason
 
 
 def test_another_thread_gets_plain_numbers(rt):

@@ -67,6 +67,7 @@ from sapwood.tree.nests.containers import (
     flatten,
     taken_apart,
 )
+from sapwood.tree.nests.contents import contents_of
 
 if TYPE_CHECKING:
     from sapwood.tree.guards.fingerprint import Fingerprint
@@ -512,10 +513,11 @@ class Survey:
         if not _is_remade(value):
             return None
         try:
-            leaves, form, containers = taken_apart(value, self._walk.arrays.is_array)
+            leaves, form, inside = taken_apart(value, self._walk.arrays.is_array)
         except MisuseError:  # it contains itself
             return None
-        known = all(map(self._is_leaf, leaves)) and all(map(_is_remade, containers))
+        known = all(map(self._is_leaf, leaves)) and all(map(_is_remade, inside))
+        containers = [*inside, *filter(_is_tuple, _containers(value))]
         if not (leaves and known and self._are_new(before, containers, places)):
             return None
         return Item(form, len(leaves), id(value)), leaves
@@ -540,8 +542,7 @@ class Survey:
 
     def _paths(self, nest: object) -> dict[int, str]:
         """Return the paths of what is in a nest, by its identity."""
-        walk = self._walk
-        numbers = {*map(id, taken_apart(nest, walk.arrays.is_array)[2])}
+        walk, numbers = self._walk, {*map(id, _containers(nest))}
         return {
             id(row.value): walk.path(inside, row.key)
             for inside in walk.insides
@@ -715,6 +716,18 @@ def _is_plain(value: object) -> bool:
 def _is_remade(value: object) -> bool:
     """Return whether a container of a class can be made again from what is in it."""
     return type(value) in _REMADE or is_dataclass(type(value))
+
+
+def _is_tuple(value: object) -> bool:
+    return isinstance(value, tuple)
+
+
+def _containers(value: object) -> Iterator[Any]:
+    """Yield a container and those in it, but for tuples of plain values."""
+    if (_is_remade(value) or _is_tuple(value)) and not _is_plain(value):
+        yield value
+        for each in contents_of(value)[1]:
+            yield from _containers(each)
 
 
 def _pairs(old: Inside, new: Inside) -> Iterator[tuple[Row, Row]]:

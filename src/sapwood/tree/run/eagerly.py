@@ -206,10 +206,11 @@ class Eagerly:
     def _fills(self, live: Rehearsed) -> bool:
         """Return whether later calls may find ready what a warm-up has written.
 
-        Of what else it has written these calls tell.
+        Of what else it has written these calls tell. Who asks for the full graph is
+        told at once, for this call was none.
         """
         filled = any(isinstance(each, Filled) for each in live.changes)
-        return filled and self.assigning <= _ASSIGNING
+        return filled and self.assigning <= _ASSIGNING and not self.options.fullgraph
 
     def _clock(self, before: Survey) -> CaptureError | None:
         """Refuse a clock where nobody tells what ops are made of."""
