@@ -179,7 +179,7 @@ def test_what_may_be_no_new_one(rt, trap):
     """What replays could not make again runs eagerly: all is as without a graph."""
     scope = {"Pair": Pair, "Part": Part, "Namespace": types.SimpleNamespace}
     scope |= {
-        "Named": collections.namedtuple("Named", "it"),
+        "Named": Named,
         "Deque": collections.deque,
     }
     exec(f"def f(o, x):\n    {TRAPS[trap]}\n    return x + 1", scope)

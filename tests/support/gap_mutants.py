@@ -350,7 +350,7 @@ TRIED_MUTANTS: Final = (
     ),
     mutant(
         "what stands in two namespaces added twice",
-        slots.Added.place,
+        slots.NestSlot.place,
         "id(owner if view is FIELDS else view.open(owner)), key",
         "id(self), key",
     ),
