@@ -105,7 +105,7 @@ def test_what_comes_to_an_end_is_recorded(rt, calls):
             assert on_host(f(x)).tolist() == fn(p, np.arange(3.0)).tolist()
             assert o.seen() == p.seen()
     assert len(told) == (calls > 8)
-    assert f.stats().replays >= CALLS
+    assert f.stats().replays >= 2 * CALLS - 8
 
 
 @pytest.mark.every_framework

@@ -405,20 +405,20 @@ TRIED_MUTANTS: Final = (
     mutant(
         "a container that was there is made anew",
         Survey._are_new,
-        "and not before.reaches(each)",
+        "not before.reaches(each) and ",
         "",
     ),
     mutant(
         "one container in two places is made twice",
         Survey._are_new,
-        "len(where[id(each)]) == 1",
-        "where[id(each)]",
+        "len(where[id(each)]) == places",
+        "len(where[id(each)]) >= places",
     ),
     mutant(
         "nobody asks what the old container holds",
         Survey._rebound,
-        "if not (made and before._is_kept(old, self)):",
-        "if not made:",
+        "if made is None or not before._is_kept(old, self):",
+        "if made is None:",
     ),
     mutant(
         "stand-ins stay in a container that was replaced",

@@ -158,7 +158,7 @@ def guard(walk: Walk, used: Callable[[Any], bool], key: Hashable) -> Ambient:
         # Tests come by nodes first, then by arrays.
         for row in sorted(inside.rows, key=_is_array):
             kinds.setdefault(_kind(row, unused, places), []).append(row)
-        tests: list[Test] = [*_extents(walk, inside)]
+        tests: list[Test] = [*extents(walk, inside)]
         thing, way = places[inside.node], inside.view.way
         opened: Callable[[Any], Any] = inside.view.open
         if inside.view is TYPE and SEEN in kinds:
@@ -223,7 +223,8 @@ _LASTING = {BuiltinFunctionType, CodeType, ModuleType}
 """Classes of what may be kept alive, as may classes that are not looked into."""
 
 
-def _extents(walk: Walk, inside: Inside) -> list[Extent]:
+def extents(walk: Walk, inside: Inside) -> list[Extent]:
+    """Return what besides single slots is guarded of what one view held."""
     path, view, rows = walk.nodes[inside.node].path, inside.view, inside.rows
     if inside.lacks:
         prefix = "" if view is GLOBALS else f"{path}."

@@ -56,7 +56,7 @@ class Slot:
             raise MisuseError(f"{self.path} cannot be bound: keep it in a list or dict")
         owner = self.owner(arguments or {})
         if view is TUPLE:
-            self._around().write(_replaced(owner, key, value), arguments)
+            Slot.write(self._around(), _replaced(owner, key, value), arguments)
         elif view.store is not None:
             view.store(owner, key, value)
 
@@ -71,8 +71,11 @@ class Slot:
 
         It keeps that alive. Raises `MisuseError` where the way is gone.
         """
-        owner = self.owner(arguments)
-        return Slot(self.path, lambda: owner, self.steps[-1:], self.start)
+        # A tuple is replaced where it is: what holds it is what can be written.
+        bound = [k for k, (view, _) in enumerate(self.steps) if view is not TUPLE]
+        first = bound[-1] if bound else 0
+        owner = replace(self, steps=self.steps[: first + 1]).owner(arguments)
+        return Slot(self.path, lambda: owner, self.steps[first:], self.start)
 
     def inside(self, key: int) -> Slot:
         """Return the slot of what is in the tuple here."""
@@ -128,12 +131,12 @@ def _replaced(old: tuple[Any, ...], key: int, value: object) -> tuple[Any, ...]:
 class Item:
     """A nest that is made, for a slot or a list, once all of its leaves are there.
 
-    ``number`` is the identity of that which was.
+    ``numbers`` are the identities of the containers in that which was.
     """
 
     structure: Structure
     leaves: int
-    number: int
+    numbers: tuple[int, ...]
     _found: dict[int, list[Any]] = field(default_factory=dict)
 
     def put(self, number: int, leaf: object) -> list[Any]:
@@ -288,6 +291,11 @@ class Rebound(Repeated):
     slot: NestSlot
     alike: bool
 
+    def undo(self) -> None:
+        """Have the slot hold what it held before: once for all leaves."""
+        if self.slot.leaf == 0:
+            Repeated.undo(self)
+
     @property
     def item(self) -> Item | None:
         """The nest that it is a leaf of."""
@@ -323,7 +331,9 @@ class Added(Repeated):
     def is_shared(self, items: dict[int, Item]) -> bool:
         """Note its nest among others; return whether that is appended twice."""
         item = self.item
-        return item is not None and items.setdefault(item.number, item) is not item
+        if item is None:
+            return False
+        return any(items.setdefault(n, item) is not item for n in item.numbers)
 
     def place(self) -> Hashable:
         """Return what tells where that is, whichever way leads there."""

@@ -12,7 +12,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import contextmanager, suppress
-from dataclasses import is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from functools import cached_property, partial
 from operator import call, is_
 from types import BuiltinFunctionType, ModuleType, SimpleNamespace
@@ -21,10 +21,10 @@ from weakref import ReferenceType, WeakValueDictionary
 
 from sapwood.errors import MisuseError
 from sapwood.tree.guards.aliasing import firsts, twins
-from sapwood.tree.guards.ambient import Ambient, guard
+from sapwood.tree.guards.ambient import Ambient, extents, guard
 from sapwood.tree.guards.arrays import Arrays
 from sapwood.tree.guards.asking import Ear, Listening, Questions
-from sapwood.tree.guards.constants import is_left_out
+from sapwood.tree.guards.constants import constant_of, is_left_out
 from sapwood.tree.guards.memoised import Watched, is_cached, memoised
 from sapwood.tree.guards.progress import PROGRESS, is_readable
 from sapwood.tree.guards.reach import Inside, Row, Walk, is_book, reach
@@ -520,7 +520,7 @@ class Survey:
         containers = [*inside, *filter(_is_tuple, _containers(value))]
         if not (leaves and known and self._are_new(before, containers, places)):
             return None
-        return Item(form, len(leaves), id(value)), leaves
+        return Item(form, len(leaves), tuple(map(id, inside))), leaves
 
     def _are_new(self, before: Survey, containers: Sequence[Any], places: int) -> bool:
         """Return whether nobody had these before, and each is in so many places now."""
@@ -555,27 +555,30 @@ class Survey:
 
         Of objects in it that are reached ``now`` the function's other writes tell.
         """
-        if not _is_remade(row.value):
+        if type(row.value) not in _REMADE and not is_dataclass(type(row.value)):
             return True
         for inside in self._walk.insides:
-            if inside.node != row.node:
-                continue
-            space, whole = inside.view.open(row.value), inside.view.extent
-            if whole in ("keys", "length") and len(space) != len(inside.rows):
+            if inside.node == row.node and not self._is_as_it_was(inside, now, deep):
                 return False
-            for each in inside.rows:
-                try:
-                    held = space[each.key]
-                except LookupError:
-                    return False
-                if held is not each.value and constant_key(held) != each.frozen:
-                    return False
-                if each.node < 0 or now.reaches(held):
-                    continue
-                if not (
-                    deep and _is_remade(held) and self._is_kept(each, now, deep - 1)
-                ):
-                    return False
+        return True
+
+    def _is_as_it_was(self, inside: Inside, now: Survey, deep: int) -> bool:
+        space = inside.view.open(self._walk.nodes[inside.node].value)
+        if not all(each.holds(space) for each in extents(self._walk, inside)):
+            return False
+        for row in inside.rows:
+            try:
+                held = space[row.key]
+            except LookupError:
+                return False
+            if row.role == "constant":
+                same = constant_of(held) == row.frozen
+            else:
+                same = _are_one(held, row.value) and row.size == 0
+            kept = row.node < 0 or now.reaches(held)
+            kept = kept or (_is_remade(held) and deep > 0)
+            if not (same and kept and (deep == 0 or self._is_kept(row, now, deep - 1))):
+                return False
         return True
 
     def _is_leaf(self, value: object) -> bool:
@@ -669,7 +672,8 @@ class Survey:
 
     def _comes_by_itself(self, inside: Inside, new: Row) -> bool:
         """Return whether what appeared is none of the function's writes."""
-        if new.key == "__warningregistry__" or isinstance(new.value, ModuleType):
+        registry = type(new.key) is str and new.key == "__warningregistry__"
+        if registry or isinstance(new.value, ModuleType):
             # A package that is loaded meanwhile shows in the package above it.
             return True
         if inside.view is not ATTRIBUTES or new.role == "array":
@@ -714,8 +718,22 @@ def _is_plain(value: object) -> bool:
 
 
 def _is_remade(value: object) -> bool:
-    """Return whether a container of a class can be made again from what is in it."""
-    return type(value) in _REMADE or is_dataclass(type(value))
+    """Return whether a container of a class can be made again from what is in it.
+
+    A dataclass may lack what its class has a default for, and have more.
+    """
+    cls = type(value)
+    if not is_dataclass(cls):
+        return cls in _REMADE
+    names = [each.name for each in fields(cls)]
+    return [*getattr(value, "__dict__", names)] == names
+
+
+def _are_one(value: object, other: object) -> bool:
+    """Return whether nobody can tell two objects apart that hold the same."""
+    if type(value) is tuple and type(other) is tuple and len(value) == len(other):
+        return all(map(_are_one, value, other))
+    return value is other
 
 
 def _is_tuple(value: object) -> bool:

@@ -239,9 +239,10 @@ def also_returned(
 ) -> CaptureError | None:
     """Return an error of a container that is bound, or appended, and returned."""
     items = {
-        change.item.number: change.path
+        number: change.path
         for change in changes
         if isinstance(change, Added | Rebound) and change.item is not None
+        for number in change.item.numbers
     }
     containers = taken_apart(result, is_array)[2] if items else ()
     for each in containers:

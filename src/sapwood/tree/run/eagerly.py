@@ -126,8 +126,9 @@ class Eagerly:
             if error is None:
                 self.call_log.warmed_up(call)
                 self.skips.settled(call)
-            bound = [x.new for x in live.changes if isinstance(x, BoundArray)]
-            self._donate(call, (watched.result, bound))
+            is_array = recordings.integration.is_array
+            bound = [x.new for x in live.changes if isinstance(x, Repeated)]
+            self._donate(call, (watched.result, [*filter(is_array, bound)]))
         if error is not None:
             self.cannot(specialization, error, call, settles=_assigns(live))
             self.call_log.passed_through(call, str(error))
