@@ -286,6 +286,18 @@ def test_what_is_kept_of_donated_arrays_stays(rt):
 
 
 @pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
+def test_the_old_one_contains_itself(rt):
+    """It is replaced as any other."""
+    o = types.SimpleNamespace()
+    f = rt.graph(lambda x: setattr(o, "out", [x * 2]) or o.out[0] + 1)
+    for _ in range(8):
+        o.out = [1]
+        o.out.append(o.out)
+        assert on_host(f(rt.array(np.arange(3.0)))).tolist() == [1, 3, 5]
+        assert len(o.out) == 1
+
+
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 def test_arrays_are_keys(rt):
     """What a dict comes to have is asked for nothing."""
     found = {}
