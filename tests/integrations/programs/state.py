@@ -35,7 +35,7 @@ class Counting(nn.Module):
         return self.layers(x) * min(1.0, self.steps / 4)
 
 
-@trial(TRIALS, skips=r"self\.steps")
+@trial(TRIALS, moves=True)
 def a_count_in_a_module(w):
     model = w.model(Counting)
     for kept in called(w, model, lambda: (w.values(4, 8),)):
