@@ -36,7 +36,7 @@ static inline int refers_to(PyObject *reference, const PyObject *value) {
 
 extern PyTypeObject guards_type, probe_type, replay_type;
 extern PyTypeObject *page_type, *recordings_type, *epoch_type, *guard_state_type;
-extern PyTypeObject *replay_state_type, *replays_type, *skips_type, *call_type; /* of `_state` */
+extern PyTypeObject *replay_state_type, *replays_type, *skips_type, *call_type;
 
 enum { CANNOT_SAY = -1 };
 

@@ -203,9 +203,10 @@ class Skips(SkipsState):
         return known is None
 
     def may_settle(self, error: CaptureError, call: Call) -> None:
-        """Note a call that cannot be recorded while what it finds differs each time.
+        """Note a call that found other values than any before, and was not recorded.
 
-        One that looks like it is tried now and then: a list may be full by then.
+        One that looks like it is tried now and then: a list may be full by then, or a
+        count at its end. To give the function up would be for good.
         """
         if self._options.donate or self._nodes:
             self.failed(error, call)

@@ -720,7 +720,8 @@ def _is_plain(value: object) -> bool:
 def _is_remade(value: object) -> bool:
     """Return whether a container of a class can be made again from what is in it.
 
-    A dataclass may lack what its class has a default for, and have more.
+    Not a dataclass that lacks a field, has more, or got them in another order: made of
+    its fields, it would have each of them, in theirs.
     """
     cls = type(value)
     if not is_dataclass(cls):

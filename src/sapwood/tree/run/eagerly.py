@@ -335,7 +335,7 @@ class Eagerly:
     ) -> None:
         """Remember that calls of a specialization are never recorded, or raise why.
 
-        Where what they find ``settles``, perhaps, others may be.
+        ``settles``: what calls find differs from one to the next, and later may not.
         """
         if self.options.fullgraph:
             raise error.anew()
