@@ -73,14 +73,6 @@ class BlocksMachine(RuleBasedStateMachine):
         self.units[first : first + count] = [tags] * count
         self._unite()
 
-    @precondition(lambda self: self.units and self.units[-1] is not None)
-    @rule(place=place)
-    def shrink(self, place):
-        first, end, _ = self._free()[-1]
-        count = 1 + place % (end - first)
-        self.blocks.shrink(Size(count * ALIGNMENT))
-        del self.units[-count:]
-
     @rule(size=sizes)
     def grow_by_what_is_missing(self, size):
         """Growing by it makes room at the end, and by a unit less does not."""

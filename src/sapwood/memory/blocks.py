@@ -27,7 +27,7 @@ class _Free(NamedTuple):
 
 
 class Blocks:
-    """Blocks of ``[start, end)``; ``end`` grows, up to ``stop``, and shrinks."""
+    """Blocks of ``[start, end)``; ``end`` grows, up to ``stop``."""
 
     def __init__(self, start: Addr, stop: Addr) -> None:
         self.start = self.end = start
@@ -67,13 +67,6 @@ class Blocks:
         """Add ``size`` free bytes at the end."""
         start, self.end = self.end, Addr(self.end + size)
         self._add(start, self.end, frozenset())
-
-    def shrink(self, size: Size) -> None:
-        """Remove ``size`` free bytes from the end."""
-        start, end, tags = self._remove(self._by_end[self.end])
-        self.end = Addr(end - size)
-        if start < self.end:
-            self._add(start, self.end, tags)
 
     def _add(self, start: int, end: int, tags: Tags) -> None:
         """Let an interval be free, as one with what is free beside it."""

@@ -351,30 +351,6 @@ class Range:
         """Return the blocks in use among those not expected to stay: they did."""
         return {at: n for each in self._temporaries for at, n in each.taken.items()}
 
-    def loose(self, end: Addr) -> tuple[Addr, dict[int, Extent]]:
-        """Return what could be unmapped if no temporary lay behind ``end``.
-
-        The addresses from which on, and the extents by their indices.
-        """
-        half = self.half // self.pages.page
-        found = {
-            index: extent
-            for index, extent in self._extents.items()
-            if self._at(index) >= end and index < half
-        }
-        return self._at(min(found, default=0)), found
-
-    def cut(self, end: Addr) -> None:
-        """Unmap what is `loose` behind ``end``; nothing captured uses it any more.
-
-        If it raises, the range must be closed.
-        """
-        start, extents = self.loose(end)
-        blocks = self._temporaries[0]
-        if extents:
-            blocks.shrink(Size(blocks.end - start))
-            self._unmap(extents)
-
     def back(self, indices: AbstractSet[int]) -> None:
         """Back pages of a range in which nothing was captured, for what was elsewhere.
 

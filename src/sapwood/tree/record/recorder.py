@@ -11,10 +11,7 @@ from typing import Any
 
 from sapwood.errors import CaptureError, DriverError
 from sapwood.graphs.capture import touched
-from sapwood.graphs.inspect import inspect
 from sapwood.graphs.recording import Recording
-from sapwood.memory.blocks import ALIGNMENT
-from sapwood.memory.device import Device
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Array, Integration
@@ -30,52 +27,15 @@ from sapwood.tree.record.build import LinkSpec, build
 from sapwood.tree.record.repeated import concluded
 from sapwood.tree.record.staging import (
     SlotStandIns,
-    landing,
     late_stages,
     moving,
     reserved,
     stand_ins,
 )
 from sapwood.tree.record.taking import RecordRequest, Taken, added, settled, take
-from sapwood.tree.watch.placement import lay_out
 from sapwood.tree.watch.session import Warm
-from sapwood.tree.watch.watch import Capture, Captured, Caught, unrepeated
-from sapwood.units import Addr, Size
-
-
-def _repacked(
-    recording: Recording,
-    captured: Captured,
-    addresses: Sequence[Addr],
-    range_: Range,
-    device: Device,
-) -> Recording:
-    """Return the recording, its temporaries planned anew if that saves pages.
-
-    ``addresses`` are by symbol. Nothing of it has run. If it raises, the range must be
-    closed.
-    """
-    driver = device.driver
-    # Lifetimes are matched to ops by their order. If the session was told of fewer ops
-    # than the graph has, the order says nothing.
-    known = len(captured.session.lines) == len(recording.ops)
-    if not (known and driver.abilities.exact_addresses and range_.whole):
-        return recording
-    made = [each for each in captured.made if each.address < range_.base + range_.half]
-    found = lay_out(recording, made, range_.kept(), range_.base, _packed)
-    if found is None or not range_.loose(found[1])[1]:
-        return recording
-    moved, end = found
-    moved = inspect(moved, addresses, driver, device.function)
-    range_.cut(end)
-    return moved
-
-
-def _packed(lives: Sequence[tuple[int, int, int]]) -> Sequence[int]:
-    from sapwood.allocator.planner import Buffer, largest_first
-
-    buffers = [Buffer(lower, upper, Size(size)) for lower, upper, size in lives]
-    return largest_first(buffers, ALIGNMENT)
+from sapwood.tree.watch.watch import Capture, Caught, unrepeated
+from sapwood.units import Addr
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,18 +227,10 @@ def _built(scene: Scene, taken: Taken) -> Recorded:
     finally:
         device.driver.destroy_graph(captured.graph)
     outputs = scene.outputs(taken, values)
-    starts = (
-        range_.base,
-        *(
-            landing(stages[i], place) if i in stages else place.lo
-            for i, place in enumerate(places)
-        ),
-    )
     with unrepeated(error):
         stages |= late_stages(places, scene.roles, stages, range_, device)
         if captured.error is None:
             check_allocations(outputs, scene.rooms(), range_, recordings)
-            recording = _repacked(recording, captured, starts, range_, device)
         outcome = concluded(
             error,
             order.specialization.warm,

@@ -21,11 +21,9 @@ from sapwood.memory.blocks import ALIGNMENT
 from sapwood.memory.device import Device, routed
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
-from sapwood.tree.watch.placement import Made
 from sapwood.tree.watch.session import (
     Session,
     Warm,
-    current,
     entered,
     raising_line,
     user_line,
@@ -113,16 +111,12 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """What a function did: its result or its exception, and the graph of it.
-
-    ``made`` are its allocations, in order.
-    """
+    """What a function did: its result or its exception, and the graph of it."""
 
     result: Any
     error: Caught | None
     session: Session
     graph: GraphHandle
-    made: tuple[Made, ...]
 
 
 class Allocations:
@@ -216,7 +210,6 @@ class Capture:
         self.range, self.stays, self.escapes = range_, stays, escapes
         self.allocations = Allocations(device)
         self._held: list[Storage] = []
-        self._made: list[Made] = []
         self.fork = Fork(stream)
         self._around = stream
         self.failed: Caught | None = None
@@ -257,7 +250,7 @@ class Capture:
             self.fork.leave()  # as what enters it may have been interrupted
             self._abandon(failed)
             raise
-        return Captured(result, error, session, graph, tuple(self._made))
+        return Captured(result, error, session, graph)
 
     def _check(self) -> None:
         if self.failed is not None:
@@ -288,9 +281,6 @@ class Capture:
         storage = self.range.allocate(
             size, stream, self.device.returns, stays=stays, line=line
         )
-        session = current()
-        if session is not None:
-            self._made.append(Made(len(session.lines), storage.address, size))
         return self.allocations.add(storage)
 
     def pause(self) -> GraphHandle:
