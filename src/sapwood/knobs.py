@@ -177,11 +177,6 @@ class Knobs:
         "The most device memory that a runtime may use; empty: all there is.",
         argument_of="Runtime",
     )
-    patch_from: Size = _knob(
-        "1MiB",
-        _size(0),
-        "Arguments that move and are at least this large are patched, not copied.",
-    )
 
     store: str = _knob(
         "",

@@ -108,26 +108,10 @@ def test_a_staged_place_is_aimed_at_each_calls_bytes(
     exec_.close()
 
 
-def test_a_patched_place_is_found_where_it_is_aimed(bench, program, places, expected):
-    """Every op that uses it finds it there, launch after launch."""
-    recording = _record(bench, program, *places)
-    exec_ = link(bench.driver, recording, places, (), bench.function)
-    for symbol in (2, 0):
-        moved = list(places)
-        moved[symbol] = bench.memory()
-        exec_.aim(symbol, moved[symbol])
-        for _ in range(2):
-            for address, value in zip(moved, START, strict=True):
-                bench.write(address, value)
-            assert _run(bench, exec_, moved) == expected
-        exec_.aim(symbol, places[symbol])
-    exec_.close()
-
-
 def test_aiming_where_it_is_aimed_is_no_driver_call(bench, program, places):
     """A hit with unmoved arguments costs nothing here, the first one neither."""
     recording = _record(bench, program, *places)
-    staged = [Staged(0, bench.memory(9), SIZE, back=True)]
+    staged = [Staged(i, bench.memory(9), SIZE, back=True) for i in (0, 1)]
     exec_ = link(bench.driver, recording, places, staged, bench.function)
     for targets in (places, [bench.memory(1), bench.memory(2), places[2]]):
         for _ in range(2):
@@ -169,7 +153,7 @@ def test_places_that_moved_cost_a_driver_call_together(bench, number):
 def test_an_aim_that_failed_half_way_is_made_again(bench, program, places, expected):
     """Whatever call of it failed, the next launch sets everything anew."""
     recording = _record(bench, program, *places)
-    staged = [Staged(0, bench.memory(9), SIZE, back=True)]
+    staged = [Staged(i, bench.memory(9), SIZE, back=True) for i in (0, 1)]
     exec_ = link(bench.driver, recording, places, staged, bench.function)
     moved = [bench.memory(), bench.memory(), places[2]]
     failed = []
@@ -192,7 +176,7 @@ def test_an_aim_that_failed_half_way_is_made_again(bench, program, places, expec
             for symbol in (0, 1):
                 exec_.aim(symbol, places[symbol] ^ moved[symbol] ^ there[symbol])
             exec_.launch(bench.stream)
-    assert failed.count("set_op") >= 12
+    assert failed.count("set_op") >= 8
     assert failed.count("launch_graph") == 4
     exec_.close()
 
@@ -300,11 +284,11 @@ def test_a_recording_of_no_ops_links(bench, places):
         st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 9)), max_size=6
     ),
     staged=st.sets(st.integers(0, 2)),
-    aimed=st.sets(st.integers(0, 2)),
+    aims=st.sets(st.integers(0, 2)),
 )
-def test_any_program_is_relocated(make_bench, ops, staged, aimed):
+def test_any_program_is_relocated(make_bench, ops, staged, aims):
     """Staged, aimed or fixed, in any mixture: results equal the program's own."""
-    bench = make_bench()
+    bench, aimed = make_bench(), aims & staged
 
     def program(*addresses):
         for dst, src, amount in ops:

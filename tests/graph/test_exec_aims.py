@@ -16,8 +16,8 @@ from sapwood.graphs.exec import Copies, Exec, Staged, link
 from tests.support.tree_mutants import miswritten
 
 SIZE = 32
-COUNT, PATCHED = 5, 4
-"""How many places there are; all before the last are staged, two copied back."""
+COUNT = 5
+"""How many places there are, of which two are copied back."""
 BACK = (0, 2)
 SEEDS = (1, 2, 3, 4, 5)
 MUTANTS = {
@@ -37,11 +37,6 @@ MUTANTS = {
         "CopiesOp(theirs, self.addresses, self.sizes)",
         "CopiesOp(self.addresses, theirs, self.sizes)",
     ),
-    "a patched place is patched to its copy": (
-        Exec._patch,
-        "self._staged.get(symbol, place)",
-        "self._staged.get(symbol, self._staged[0])",
-    ),
 }
 
 
@@ -59,7 +54,7 @@ def _run_on(values, aimed):
     held = [values[address] for address in aimed]
     for i in range(COUNT):
         held[i] = _wrapped(held[i] * 31 + held[i - 1] + i)
-    for i in (*BACK, PATCHED):
+    for i in BACK:
         values[aimed[i]] = held[i]
 
 
@@ -69,7 +64,7 @@ def _first_wrong(bench, seed):
     values = {bench.memory(i): i for i in range(3 * COUNT)}
     addresses = [*values]
     aimed = addresses[:COUNT]
-    rooms = [Staged(i, bench.memory(0), SIZE, i in BACK) for i in range(PATCHED)]
+    rooms = [Staged(i, bench.memory(0), SIZE, i in BACK) for i in range(COUNT)]
     graph = bench.captured(lambda: _program(bench, aimed))
     recording = read_graph(bench.driver, graph, bench.regions(*aimed), bench.named)
     bench.driver.destroy_graph(graph)

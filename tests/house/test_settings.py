@@ -25,7 +25,6 @@ WRONG = {
     "max_recordings": 0,
     "max_variants": True,
     "memory_limit": "1 page",
-    "patch_from": 1.5,
     "store": "one\nother",
     "store_limit": "1 page",
     "timeline": -1,

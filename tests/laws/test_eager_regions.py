@@ -807,8 +807,8 @@ def test_tolerant_functions_go_on(rt, bits):
     assert f.stats().passed_through == 4
 
 
-def test_large_arrays_are_not_copied(agree):
-    """From `patch_from` bytes on, what crosses and what is returned is patched."""
+def test_large_arrays_cross_regions(agree):
+    """As small ones do, into the region and out of the call."""
 
     def program(w):
         @sw.eager

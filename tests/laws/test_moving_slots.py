@@ -5,7 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
+
+from tests.support.frameworks import on_host
 
 CALLS = 16
 
@@ -311,3 +314,17 @@ def test_an_argument_that_is_in_a_slot_at_times(agree):
             yield f(x), x, state.h
 
     assert agree(run).count("replays") >= 4
+
+
+@pytest.mark.every_framework
+def test_a_tuple_is_the_same_object_behind_a_call(rt):
+    """Though its arrays were stood in for while the function was captured."""
+    state = {"a": None, "b": None}
+    f = rt.graph(lambda x: state["a"][0] * state["b"][1][0] + x)
+    x = rt.array(np.arange(3.0))
+    for n in range(CALLS):
+        one = rt.array(np.arange(3.0) + n)
+        whole = state["a"] = state["b"] = (one, (one, n > 100))
+        assert on_host(f(x)).tolist() == [(i + n) ** 2 + i for i in range(3)]
+        assert state["a"] is whole is state["b"]
+    assert f.stats().replays > 0

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood import knobs
 
 
 def _update(w, m, g, rate=0.5):
@@ -63,22 +62,16 @@ def test_copied_arrays_are_copied_back(agree):
     assert world.count("replays") >= 5
 
 
-@pytest.mark.parametrize("patch_from", [0, 1 << 30])
-def test_patched_or_copied_arrays_are_written(make_rig, agree, patch_from):
-    """Large arguments that move are patched, and written where they are."""
+def test_arrays_that_move_are_written(agree):
+    """Each call finds what it has written in its own arrays."""
 
     def program(w):
-        with knobs.scope(patch_from=patch_from):
-            w.rt = make_rig().runtime
         f = w.graph(_update)
         for _ in range(8):
             weight, momentum, grad = w.values(5), w.values(5), w.values(5)
             yield f(weight, momentum, grad), weight, momentum, grad
 
-    world = agree(program)
-    if patch_from == 0:
-        per_call = 3 * 5 * 8
-        assert world.count("copied_bytes") <= 2 * 2 * per_call
+    assert agree(program).count("replays") >= 5
 
 
 @pytest.mark.every_framework

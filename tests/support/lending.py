@@ -32,7 +32,6 @@ __all__ = ["Lending", "lend", "relook"]
 
 _CONTEXT: Final = 7
 _DIMS: Final = 16
-_NEVER: Final = 1 << 60
 _CODES: Final = {"b": 6, "i": 0, "u": 1, "f": 2, "c": 5}
 """As DLPack numbers the kinds of dtypes."""
 
@@ -275,12 +274,8 @@ def relook(array: Array, way: Callable[[Any], Any]) -> None:
 
 
 def lend(runtime: Runtime) -> None:
-    """Have C play the fast replays of a runtime, whose outermost driver is a `Lending`.
-
-    Nothing is patched, as where a framework captures by itself: all is copied.
-    """
+    """Have C play a runtime's fast replays; its outermost driver is a `Lending`."""
     recordings = runtime._recordings
     recordings.integration = looked = _Looked(runtime)
-    recordings.patch_from = _NEVER
     framework: Any = recordings.device.framework
     framework.copier = lambda *given: looked.copier(*given)

@@ -25,7 +25,6 @@ from hypothesis.stateful import (
     rule,
 )
 
-from sapwood import knobs
 from sapwood.driver.api import Driver
 from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Checked, Recorded
@@ -132,16 +131,14 @@ class Calls(Machine):
     @initialize(
         variant=st.sampled_from(["poisoned", "latest", "random:3"]),
         pages=st.sampled_from([48, 256]),
-        patch_from=st.sampled_from([0, 1 << 16, 1 << 30]),
     )
-    def begin(self, variant: str, pages: int, patch_from: int) -> None:
+    def begin(self, variant: str, pages: int) -> None:
         """Open a device and make the two worlds."""
         self.eager_check = variant == "poisoned"
         schedule = "earliest" if self.eager_check else variant
         self.checked = Checked(type(self).driver(schedule, pages))
         self.begun()
-        with knobs.scope(patch_from=patch_from):
-            self.runtime = Runtime(device=self.checked)
+        self.runtime = Runtime(device=self.checked)
         if variant != "random:3":
             fast_replays_at_once(self.runtime)
         if self.eager_check:

@@ -76,7 +76,7 @@ def mutant(name: str, function: Callable[..., Any], right: str, wrong: str) -> M
 
 TREE_MUTANTS: Final = (
     mutant("mask ignored", rejects, "node.clobbers & live", "node.clobbers & 0"),
-    mutant("escape skipped", copy_out, "if size and", "if False and"),
+    mutant("escape skipped", copy_out, "if size:", "if False:"),
     mutant(
         "read hazard dropped",
         Leases.end,

@@ -43,7 +43,7 @@ def test_no_clobbered_page_is_live(make_node, integration, clobbers, live):
 def test_fixed_arguments_are_where_they_were(
     make_node, make_use, make_array, integration, role, there
 ):
-    """Those that are copied or patched may be anywhere."""
+    """Those that are copied may be anywhere."""
     node = make_node(make_use(address=0x1000), make_use(role, 0x2000))
     arrays = [make_array(0x1000), make_array(0x2000 if there else 0x8000)]
     why = rejects(node, 0, look(arrays, integration), NOTHING, integration)
@@ -95,7 +95,7 @@ def test_ambient_arrays_share_what_they_shared(
 def test_what_is_found_by_itself_overlaps_nothing(
     make_node, make_use, make_array, integration, spans, facts
 ):
-    """Bytes that are copied or patched meet no others that are used; pinned ones may.
+    """Bytes that are copied meet no others that are used; pinned ones may.
 
     The last place is ambient, the others are arguments.
     """

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from sapwood.tree.call.roles import History, Role, assign
 
-FACTS = ("steady", "varied", "moved", "inherited", "pinned", "patchable", "anywhere")
+FACTS = ("steady", "varied", "moved", "inherited", "pinned", "anywhere")
 EVERYTHING = [
-    dict(zip(FACTS, values, strict=True)) for values in product([0, 1], repeat=7)
+    dict(zip(FACTS, values, strict=True)) for values in product([0, 1], repeat=6)
 ]
 
 
 def _role(facts):
     names = ("steady", "varied", "moved")
     history = History(**{name: bool(facts[name]) for name in names})
-    known = (facts[name] for name in ("inherited", "pinned", "patchable"))
+    known = (facts[name] for name in ("inherited", "pinned"))
     return assign(history, *known, anywhere=facts["anywhere"])
 
 
@@ -35,8 +35,8 @@ def _chosen(condition):
 
 
 def test_a_place_that_may_come_from_anywhere_fixes_no_address():
-    """What ever moved, or is another's output, is then copied or patched."""
-    assert _chosen(_free) == {Role.COPIED, Role.PATCHED}
+    """What ever moved, or is another's output, is then copied."""
+    assert _chosen(_free) == {Role.COPIED}
 
 
 def test_what_the_user_pinned_is_pinned():
@@ -45,11 +45,8 @@ def test_what_the_user_pinned_is_pinned():
 
 
 def test_what_moves_too_much_is_not_fixed():
-    """An output of too many recordings is copied or patched."""
-    assert _chosen(lambda f: f["moved"] and not f["pinned"]) == {
-        Role.COPIED,
-        Role.PATCHED,
-    }
+    """An output of too many recordings is copied."""
+    assert _chosen(lambda f: f["moved"] and not f["pinned"]) == {Role.COPIED}
 
 
 @pytest.mark.parametrize(
@@ -58,7 +55,7 @@ def test_what_moves_too_much_is_not_fixed():
         (1, 0, {Role.INHERITED}),
         (1, 1, {Role.INHERITED}),
         (0, 1, {Role.PINNED}),
-        (0, 0, {Role.COPIED, Role.PATCHED}),
+        (0, 0, {Role.COPIED}),
     ],
 )
 def test_an_address_is_fixed_where_it_can_be_expected_again(inherited, steady, roles):
@@ -69,12 +66,6 @@ def test_an_address_is_fixed_where_it_can_be_expected_again(inherited, steady, r
             and not (_free(f) or f["moved"] or f["pinned"])
         )
     )
-
-
-def test_patching_needs_known_addresses():
-    """Only a patchable place is patched, and then it is never copied."""
-    assert Role.PATCHED not in _chosen(lambda f: not f["patchable"])
-    assert Role.COPIED not in _chosen(lambda f: f["patchable"])
 
 
 def test_fixed_roles_are_those_that_compare_addresses():

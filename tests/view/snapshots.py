@@ -129,7 +129,7 @@ def _output_pages(rng: random.Random, index: int, number: int) -> list[int]:
 
 def _argument(rng: random.Random, name: str) -> dict[str, Any]:
     data = name in {"tokens", "hidden", "mask", "token", "x", "y", "logits", "target"}
-    roles = ("inherited", "copied", "patched", "pinned") if data else ("pinned",)
+    roles = ("inherited", "copied", "pinned") if data else ("pinned",)
     written = name in {"cache", "generator"} or name.startswith("m.")
     return {
         "name": name,

@@ -12,13 +12,12 @@ from typing import Any, Protocol
 
 from sapwood.driver.api import (
     Driver,
-    FunctionHandle,
     GraphHandle,
     NodeHandle,
     StreamHandle,
 )
 from sapwood.driver.release import Release
-from sapwood.errors import CaptureError, InternalError
+from sapwood.errors import CaptureError
 from sapwood.graphs.exec import Copies, Exec, Lent, Staged, staging
 from sapwood.graphs.recording import Recording
 from sapwood.memory.fold import Life
@@ -106,9 +105,7 @@ class Adopted(Exec):
         code: tuple[object, ...],
     ) -> None:
         handle = driver.adopt_exec(graph, owner.instantiate())
-        super().__init__(
-            driver, handle, recording, addresses, (), copies, _no_functions
-        )
+        super().__init__(driver, handle, recording, addresses, copies)
         self.owner, self.code = owner, code
 
     def _start(self, stream: StreamHandle) -> None:
@@ -126,10 +123,6 @@ class Adopted(Exec):
         with Release() as release:
             release(super().close)
             release(self.owner.close)
-
-
-def _no_functions(image: bytes, name: str) -> FunctionHandle:
-    raise InternalError(f"an adopted graph is not patched, but {name} {image!r} is")
 
 
 def adopt(

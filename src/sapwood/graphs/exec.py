@@ -1,8 +1,8 @@
 """A recording as the driver runs it: linked, aimed at this call's bytes, launched.
 
 Around the recorded ops stand copies: of arguments into the range before them, and of
-written arguments back after them. Aiming says where those copies, or the ops
-themselves, find an argument; the next launch tells the driver, node by node.
+written arguments back after them. Aiming says where those copies find an argument; the
+next launch tells the driver, node by node.
 """
 
 from __future__ import annotations
@@ -77,25 +77,17 @@ class Exec:
         handle: ExecHandle,
         recording: Recording,
         addresses: Sequence[Addr],
-        nodes: Sequence[NodeHandle],
         copies: Mapping[NodeHandle, Copies],
-        functions: Functions,
     ) -> None:
         self.driver, self.handle, self.recording = driver, handle, recording
-        self._nodes, self._functions = nodes, functions
         self._copies = copies
-        self._staged = {
-            symbol: address
-            for each in copies.values()
-            for symbol, address in zip(each.symbols, each.addresses, strict=True)
-        }
         self._places = [*addresses]
         self._moved: set[int] = set()
         self._lent: Lent | None = None
         self.aims = 0
 
     def aim(self, symbol: int, address: Addr) -> None:
-        """Make further launches find a staged or patched place at ``address``."""
+        """Make further launches find a staged place at ``address``."""
         if self._places[symbol] != address:
             self._places[symbol] = address
             self._moved.add(symbol)
@@ -119,21 +111,8 @@ class Exec:
         for node, copies in self._copies.items():
             if lent or not moved.isdisjoint(copies.symbols):
                 self.driver.set_op(self.handle, node, copies.op(self._places))
-        if not moved <= self._staged.keys():
-            self._patch(moved - self._staged.keys())
         # Half aimed is not aimed: forgotten when all is done.
         moved.clear()
-
-    def _patch(self, moved: set[int]) -> None:
-        addresses = [
-            self._staged.get(symbol, place) for symbol, place in enumerate(self._places)
-        ]
-        relocations = by_op(self.recording.relocations)
-        for i, changed in relocations.items():
-            if any(r.symbol in moved for r in changed):
-                op = self.recording.ops[i]
-                resolved = resolve(op, changed, addresses, self._functions)
-                self.driver.set_op(self.handle, self._nodes[i], resolved)
 
     def lend(self) -> Lent | None:
         """Let C aim and launch it, too; None where the driver knows of no such thing.
@@ -164,7 +143,7 @@ def link(
     """
     graph = driver.create_graph()
     try:
-        nodes, copies = _build(driver, graph, recording, addresses, staged, functions)
+        copies = _build(driver, graph, recording, addresses, staged, functions)
         handle = driver.instantiate(graph)
     except DriverError:
         driver.destroy_graph(graph)
@@ -174,7 +153,7 @@ def link(
     except DriverError:
         driver.destroy_exec(handle)
         raise
-    return Exec(driver, handle, recording, addresses, nodes, copies, functions)
+    return Exec(driver, handle, recording, addresses, copies)
 
 
 def staging(staged: Sequence[Staged]) -> tuple[list[Copies], list[Copies]]:
@@ -212,7 +191,7 @@ def _build(
     places: Sequence[Addr],
     staged: Sequence[Staged],
     functions: Functions,
-) -> tuple[list[NodeHandle], dict[NodeHandle, Copies]]:
+) -> dict[NodeHandle, Copies]:
     into, back = staging(staged)
     copies = {driver.add_node(graph, each.op(places)): each for each in into}
     addresses = list(places)
@@ -231,4 +210,4 @@ def _build(
     followed = {first for first, _ in recording.edges}
     last = tuple(n for i, n in enumerate(nodes) if i not in followed) or tuple(copies)
     copies |= {driver.add_node(graph, each.op(places), last): each for each in back}
-    return nodes, copies
+    return copies

@@ -112,7 +112,7 @@ def _drawing(
     roles = argument_roles(order, places[: archive.arguments], recordings, hints)
     hints = archive.roles[archive.arguments :]
     ambient_places = places[archive.arguments :]
-    names, more = ambient_roles(order, ambient, ambient_places, recordings, hints)
+    names, more = ambient_roles(order, ambient, ambient_places, hints)
     roles = (*roles, *more)
     return LinkSpec(
         order=order.showing(outputs, integration),
@@ -121,7 +121,7 @@ def _drawing(
         places=places,
         names=[*order.names, *names],
         roles=roles,
-        stages=late_stages(places, roles, {}, range_, device),
+        stages=late_stages(places, roles, range_, device),
         ambient=ambient,
         ambient_arrays=read_by,
     )

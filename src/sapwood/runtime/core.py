@@ -173,7 +173,6 @@ class Runtime:
             self._device,
             self._integration.integration(self._device),
             self._events,
-            patch_from=settings.patch_from,
             timeline=settings.timeline,
             held_beyond=settings.held_beyond,
         )

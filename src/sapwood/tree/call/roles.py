@@ -21,8 +21,6 @@ class Role(enum.Enum):
     """The same; it is the output of another recording."""
     COPIED = "copied"
     """Copied into the range by every replay, and back where it is written."""
-    PATCHED = "patched"
-    """Its address is rewritten in the ops."""
 
     @property
     def fixed(self) -> bool:
@@ -64,14 +62,13 @@ def assign(
     history: History,
     inherited: bool,
     pinned: bool,
-    patchable: bool,
     *,
     anywhere: bool,
 ) -> Role:
     """Choose the role of a place for a recording of this call.
 
-    With ``anywhere``, a place that has ever moved is copied or patched, so that it
-    may come from any address. ``pinned`` is what was declared so by the user.
+    With ``anywhere``, a place that has ever moved is copied, so that it may
+    come from any address. ``pinned`` is what was declared so by the user.
     """
     if anywhere and (history.varied or inherited):
         fixed = False
@@ -83,4 +80,4 @@ def assign(
         return Role.INHERITED
     if fixed and history.steady:
         return Role.PINNED
-    return Role.PATCHED if patchable else Role.COPIED
+    return Role.COPIED

@@ -71,12 +71,11 @@ class Recordings(RecordingsState):
         integration: Integration,
         emit: Callable[[Any], None],
         *,
-        patch_from: int,
         timeline: int,
         held_beyond: int = 1 << 30,
     ) -> None:
         self.device, self.integration, self.emit = device, integration, emit
-        self.patch_from, self.held_beyond = patch_from, held_beyond
+        self.held_beyond = held_beyond
         self.leases = Leases(device.pages)
         self.nodes: dict[Node, weakref.WeakMethod[Forget]] = {}
         self.last: Node | None = None

@@ -72,10 +72,17 @@ class Slot:
         It keeps that alive. Raises `MisuseError` where the way is gone.
         """
         # A tuple is replaced where it is: what holds it is what can be written.
-        bound = [k for k, (view, _) in enumerate(self.steps) if view is not TUPLE]
-        first = bound[-1] if bound else 0
-        owner = replace(self, steps=self.steps[: first + 1]).owner(arguments)
+        bound = self.outermost()
+        owner, first = bound.owner(arguments), len(bound.steps) - 1
         return Slot(self.path, lambda: owner, self.steps[first:], self.start)
+
+    def outermost(self) -> Slot:
+        """Return the slot of the tuple, or the tuples in tuples, that this is in.
+
+        That is itself where it is in none.
+        """
+        bound = [k for k, (view, _) in enumerate(self.steps) if view is not TUPLE]
+        return replace(self, steps=self.steps[: bound[-1] + 1 if bound else 1])
 
     def inside(self, key: int) -> Slot:
         """Return the slot of what is in the tuple here."""

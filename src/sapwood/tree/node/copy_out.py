@@ -40,18 +40,13 @@ class _Part:
             self.block.use_on(stream)
 
 
-def ferries(
-    storages: Sequence[Bytes], copied: Collection[int], *, apart: bool = False
-) -> tuple[Ferry, ...]:
-    """Return how the ``copied`` ones of some storages go: all ``apart``, or together.
-
-    Pure.
-    """
+def ferries(storages: Sequence[Bytes], copied: Collection[int]) -> tuple[Ferry, ...]:
+    """Return how the ``copied`` ones of some storages go. Pure."""
     found: list[Ferry] = []
     for k in sorted(copied, key=lambda k: storages[k].address):
         at, size = storages[k].address, storages[k].size
         last = found[-1] if found else None
-        if last and not apart and max(last.size // len(last.storages), size) <= SMALL:
+        if last and max(last.size // len(last.storages), size) <= SMALL:
             gap = at - (last.start + last.size)
             if size and last.size and gap <= _GAP:
                 whole = Size(at + size - last.start)

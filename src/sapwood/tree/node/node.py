@@ -74,11 +74,10 @@ class Node:
     ``expects``: which of the values to bind its guards expect, and where, once that
     was found out. One that is ``apart`` does work that the function does in captures
     alone.
-    The last ``made`` places of an escaping part are not copied out: they are the new
-    storages themselves, allocated by every replay. ``which`` and ``nests`` as in
-    `AmbientKey`. ``undone`` is what parts write before the last eager region runs; None
-    where that is not to be put back. ``memos`` are arrays that its ops use where they
-    are, and that are to stay there: those that cached functions remember.
+    ``which`` and ``nests`` as in `AmbientKey`. ``undone`` is what parts write before
+    the last eager region runs; None where that is not to be put back. ``memos`` are
+    arrays that its ops use where they are, and that are to stay there: those that
+    cached functions remember.
     """
 
     label: str
@@ -103,7 +102,6 @@ class Node:
     timed: int = 0
     hits: int = 0
     last_used: int = 0
-    made: int = 0
     held: Mask = field(default=Mask(0))
     ferries: tuple[Ferry, ...] = ()
     chain: tuple[Link, ...] = ()
@@ -126,14 +124,14 @@ class Node:
 
     def __post_init__(self) -> None:
         places = [*enumerate(self.places)]
-        given, known = places[: self.argument_places], places[: len(places) - self.made]
+        given = places[: self.argument_places]
         self.fixed = tuple((i, use.address) for i, use in given if use.role.fixed)
         # If all are fixed, `rejects` compares one list; else () is equal to no list.
         self.expected = [address for _, address in self.fixed]
         if len(self.fixed) < self.argument_places:
             self.expected = ()
         self.aimed = tuple(i for i, use in places if use.used and not use.role.fixed)
-        self.used = tuple((i, use.written) for i, use in known if use.used)
+        self.used = tuple((i, use.written) for i, use in places if use.used)
         self.used_arguments = sum(i < self.argument_places for i, _ in self.used)
         self.revokes = tuple(i for i, use in places if use.donated)
         self.watches_overlap = self.may_overlap()
@@ -149,8 +147,7 @@ class Node:
         """Return whether places may meet that were apart: some may be anywhere."""
         if len(self.places) == self.argument_places:
             return False
-        known = self.places[: len(self.places) - self.made]
-        return any(use.used and not use.role.fixed for use in known)
+        return any(use.used and not use.role.fixed for use in self.places)
 
     def parts(self) -> Iterator[Node]:
         """Yield the recorded parts of a chain, or this node alone."""

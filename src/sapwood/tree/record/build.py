@@ -32,10 +32,10 @@ class LinkSpec:
     """What is known of a captured call before it is built into a node.
 
     ``names`` and ``roles`` are those of ``places``, the call's and behind them those
-    of ``ambient_arrays`` and as many new storages as are ``made``; ``stages`` is the
-    room for those that are copied. ``lives`` are of what a framework has allocated by
-    itself, and ``link`` stands in for the `link` of ops. What is ``held`` is used by
-    other parts of the call, behind this one; ``memos`` as in `Node`.
+    of ``ambient_arrays``; ``stages`` is the room for those that are copied. ``lives``
+    are of what a framework has allocated by itself, and ``link`` stands in for the
+    `link` of ops. What is ``held`` is used by other parts of the call, behind this one;
+    ``memos`` as in `Node`.
     """
 
     order: RecordRequest
@@ -47,7 +47,6 @@ class LinkSpec:
     stages: Mapping[int, Storage]
     ambient: Ambient
     ambient_arrays: Arrays
-    made: int = 0
     lives: Sequence[Life] = ()
     link: Linker | None = None
     held: Sequence[Bytes] = ()
@@ -81,10 +80,9 @@ def build(drawing: LinkSpec, range_: Range, device: Device) -> Node:
         escapes=order.escapes,
         clobbers=range_.mask,
         output_masks=tuple(range_.mask_of(*_span(each)) for each in outputs.storages),
-        ferries=ferries(outputs.storages, copied, apart=drawing.made > 0),
+        ferries=ferries(outputs.storages, copied),
         ambient_lows=drawing.ambient_arrays.lows,
         ambient_sharing=drawing.ambient_arrays.sharing,
-        made=drawing.made,
         held=_mask(held, range_),
         memos=tuple(drawing.memos),
     )

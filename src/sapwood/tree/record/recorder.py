@@ -27,7 +27,6 @@ from sapwood.tree.record.build import LinkSpec, build
 from sapwood.tree.record.repeated import concluded
 from sapwood.tree.record.staging import (
     SlotStandIns,
-    late_stages,
     moving,
     reserved,
     stand_ins,
@@ -86,10 +85,8 @@ class Scene:
         self.roles = argument_roles(order, self.places, recordings, apart=apart)
         given = order.call.given
         self.stages, self.arrays = stand_ins(given, self.roles, range_, recordings)
-        slots: Sequence[tuple[Slot, Array]] = ()
-        if not _is_exact(recordings):
-            fixed, before = self._is_fixed, order.before
-            slots = moving(before, given.storages, fixed, self.integration)
+        fixed, before = self._is_fixed, order.before
+        slots = moving(before, given.storages, fixed, self.integration)
         self.slots = SlotStandIns(slots, range_, recordings)
 
     def _is_fixed(self, path: str, storage: Storage) -> bool:
@@ -98,8 +95,7 @@ class Scene:
         if history.fresh:
             return True
         inherits, anywhere = self.recordings.inherits(storage), self.order.anywhere
-        role = assign(history, inherits, False, False, anywhere=anywhere)
-        return role.fixed
+        return assign(history, inherits, False, anywhere=anywhere).fixed
 
     def rooms(self) -> list[Storage]:
         """Return the room of all that others stand in for."""
@@ -126,7 +122,7 @@ class Scene:
         self.ambient = ambient = taken.before.guards(self._used(used, taken.before))
         self.read = look([slot.read() for slot in ambient.arrays], self.integration)
         places = self.read.places(self.integration)
-        names, roles = ambient_roles(self.order, ambient, places, self.recordings)
+        names, roles = ambient_roles(self.order, ambient, places)
         for i, place in enumerate(places):
             stage = self.slots.stages.get(place.storage)
             if stage is not None:
@@ -228,7 +224,6 @@ def _built(scene: Scene, taken: Taken) -> Recorded:
         device.driver.destroy_graph(captured.graph)
     outputs = scene.outputs(taken, values)
     with unrepeated(error):
-        stages |= late_stages(places, scene.roles, stages, range_, device)
         if captured.error is None:
             check_allocations(outputs, scene.rooms(), range_, recordings)
         outcome = concluded(
@@ -241,10 +236,6 @@ def _built(scene: Scene, taken: Taken) -> Recorded:
         drawing = scene.spec(recording, outputs, memos=memos)
         node = build(drawing, range_, device)
     return Recorded(node, scene.read, tuple(change.slot for change in bound), outcome)
-
-
-def _is_exact(recordings: Recordings) -> bool:
-    return recordings.device.driver.abilities.exact_addresses
 
 
 def argument_roles(
@@ -267,7 +258,15 @@ def argument_roles(
         i in order.pinned or (fixed[i] and history.fresh)
         for i, history in enumerate(histories)
     ]
-    roles = _assigned(places, recordings, histories, pinned, order.anywhere)
+    roles = [
+        assign(
+            history,
+            recordings.inherits(place.storage),
+            is_pinned,
+            anywhere=order.anywhere,
+        )
+        for place, history, is_pinned in zip(places, histories, pinned, strict=True)
+    ]
     # A copy of what the function also reads by itself would go its own way.
     looks = map(recordings.integration.look, order.before.arrays())
     reached = {look.storage for look in looks}
@@ -278,26 +277,6 @@ def argument_roles(
         if place.storage not in reached
         else (Role.COPIED if may_be and not role.fixed else Role.PINNED)
         for place, role, may_be in found
-    )
-
-
-def _assigned(
-    places: Sequence[Place],
-    recordings: Recordings,
-    histories: Sequence[History],
-    pinned: Sequence[bool],
-    anywhere: bool,
-) -> tuple[Role, ...]:
-    exact, patched = _is_exact(recordings), recordings.patch_from
-    return tuple(
-        assign(
-            history,
-            recordings.inherits(place.storage),
-            is_pinned,
-            exact and place.hi - place.lo >= patched,
-            anywhere=anywhere,
-        )
-        for place, history, is_pinned in zip(places, histories, pinned, strict=True)
     )
 
 
@@ -342,27 +321,18 @@ def ambient_roles(
     order: RecordRequest,
     ambient: Ambient,
     places: Sequence[Place],
-    recordings: Recordings,
     hints: Sequence[Role] | None = None,
 ) -> tuple[list[str], list[Role]]:
-    """Name the places of ambient arrays and choose their roles, each by its history.
+    """Name the places of ambient arrays, and say which role each has.
 
-    ``hints`` as in `argument_roles`.
+    Each is where it is, unless something stands in for it. ``hints`` are the roles in
+    a recording from elsewhere, whose ops are given the addresses of what stood in.
     """
     names = [ambient.arrays[place.arrays[0]].path for place in places]
-    histories = [order.specialization.ambient.get(name, History()) for name in names]
-    exact = _is_exact(recordings)
-    steady = [hint.fixed for hint in hints] if hints else [True] * len(places)
-    # To move an ambient array is to rewrite its address in all ops after the capture,
-    # and so needs a device that knows every address.
-    pinned = [
-        not exact or (history.fresh and fixed)
-        for history, fixed in zip(histories, steady, strict=True)
-    ]
-    anywhere = order.anywhere and exact
-    roles = _assigned(places, recordings, histories, pinned, anywhere)
-    given = order.call.given.storages
+    given, hints = order.call.given.storages, hints or [Role.PINNED] * len(places)
     return names, [
-        Role.PINNED if place.storage in given else role
-        for place, role in zip(places, roles, strict=True)
+        Role.COPIED
+        if hint is Role.COPIED and place.storage not in given
+        else Role.PINNED
+        for place, hint in zip(places, hints, strict=True)
     ]

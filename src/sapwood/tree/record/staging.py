@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from sapwood.errors import MisuseError
 from sapwood.memory.device import Device
@@ -116,15 +116,14 @@ def spoil(storages: Iterable[Storage], what: str, remedy: str) -> None:
 def late_stages(
     places: Sequence[Place],
     roles: Sequence[Role],
-    stages: Mapping[int, Storage],
     range_: Range,
     device: Device,
 ) -> dict[int, Storage]:
-    """Stage those copied places that were not known to be copied before capture."""
+    """Stage the copied places of what was captured before, in another range."""
     return {
         i: _stage(place, range_, device, late=True)
         for i, (place, role) in enumerate(zip(places, roles, strict=True))
-        if role is Role.COPIED and i not in stages
+        if role is Role.COPIED
     }
 
 
@@ -145,6 +144,7 @@ class SlotStandIns:
         self._own = {id(array): (array, mine) for array, mine in pairs}
         self._slots = slots
         self._there: list[tuple[Slot, Array]] = []
+        self._tuples: list[tuple[Slot, Any]] = []
 
     def own(self, array: Array) -> Array:
         """Return what the function finds for an array: that itself, or a stand-in."""
@@ -157,8 +157,11 @@ class SlotStandIns:
 
     def enter(self, arguments: Mapping[str, object]) -> None:
         """Have the function find the stand-ins."""
+        self._there = [(slot.where_it_is(arguments), x) for slot, x in self._slots]
+        # Each write binds another tuple, and code may ask which one there is.
+        around = {slot.outermost(): slot for slot, _ in self._there}
+        self._tuples = [(x, x.held()) for x, slot in around.items() if x != slot]
         for slot, array in self._slots:
-            self._there.append((slot.where_it_is(arguments), array))
             slot.write(self.own(array), arguments)
 
     def leave(self, arguments: Mapping[str, object]) -> None:
@@ -166,7 +169,19 @@ class SlotStandIns:
         # What the function has put another in the place of, no way leads to any more.
         for slot, array in (*self._there, *self._slots):
             put_back(slot, self.own(array), array, arguments)
+        for slot, was in self._tuples:
+            if _is_made_of(slot.held(), was):
+                slot.write(was)
         self._there.clear()
+        self._tuples.clear()
+
+
+def _is_made_of(one: Any, other: Any) -> bool:
+    """Return whether two things are one, or tuples made of the same things."""
+    if one is other or type(one) is not type(other) or not isinstance(one, tuple):
+        return one is other
+    items = [tuple.__iter__(one), tuple.__iter__(other)]
+    return len(one) == len(other) and all(map(_is_made_of, *items))
 
 
 def put_back(

@@ -79,7 +79,7 @@ def answer_for_all(
         elif i in used_later:
             places[i] = use._replace(used=True)
         elif not use.used and links[0].shared[i - first] is None:
-            places[i] = use._replace(role=Role.PATCHED)
+            places[i] = use._replace(role=Role.COPIED)
     head.chain, head.places = tuple(links), tuple(places)
     head.held = Mask(reduce(or_, (part.passing() for part in parts)))
     head.clobbers = Mask(reduce(or_, (part.clobbers for part in parts)))
@@ -110,7 +110,7 @@ def _undone(links: Sequence[Link], plain: Sequence[tuple[Slot, Any]]) -> Undone 
     of_regions: set[str] = set()
     for link in links[: stray[-1]]:
         part = link.part
-        for i, use in enumerate(part.places[: len(part.places) - part.made]):
+        for i, use in enumerate(part.places):
             which = found if use.written else read
             if i < first and use.used:
                 which.add(i)

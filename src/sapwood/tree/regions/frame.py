@@ -1,8 +1,7 @@
 """The function's own arrays, where others have some in their stead.
 
-Where a device does not know every address, what may lie elsewhere in the next call has
-a stand-in, which every part that uses it copies in, and back where it writes. The
-function works on those.
+What may lie elsewhere in the next call has a stand-in, which every part that uses it
+copies in, and back where it writes. The function works on those.
 """
 
 from __future__ import annotations

@@ -4,10 +4,9 @@ Where the function calls an eager region, what was captured so far becomes a nod
 own, which is launched there and then. So all that the function holds is real when the
 eager region runs, and its Python runs once.
 
-Where a device knows every address, arguments are moved by relocation, and a part runs
-on what it was captured with. Elsewhere the function works on stand-ins; each part is
-replayed where it was captured, like any recording, and eager regions, and whoever has
-the result, get what these replays give them.
+The function works on stand-ins; each part is replayed where it was captured, like any
+recording, and eager regions, and whoever has the result, get what these replays give
+them.
 """
 
 from __future__ import annotations
@@ -43,7 +42,13 @@ from sapwood.tree.record.adopted import MORE, ROOM, TRIES, is_spoilt
 from sapwood.tree.record.build import LinkSpec, build
 from sapwood.tree.record.recorder import Recorded, ambient_roles, argument_roles
 from sapwood.tree.record.repeated import outcome_of
-from sapwood.tree.record.staging import late_stages, put_back, reserved, spoil
+from sapwood.tree.record.staging import (
+    SlotStandIns,
+    moving,
+    put_back,
+    reserved,
+    spoil,
+)
 from sapwood.tree.record.taking import RecordRequest, plain_changes, undo, with_leaves
 from sapwood.tree.regions.chain import answer_for_all
 from sapwood.tree.regions.crossing import (
@@ -69,7 +74,7 @@ from sapwood.tree.regions.crossing import (
 )
 from sapwood.tree.regions.frame import Frame
 from sapwood.tree.regions.rerun import Begun
-from sapwood.tree.replay.replay import replay, replay_in_place
+from sapwood.tree.replay.replay import replay
 from sapwood.tree.watch.capturer import Adopting, forgotten, lasting, told_of
 from sapwood.tree.watch.session import EagerRegion, Midway, Session, Unready
 from sapwood.tree.watch.watch import Capture, Caught
@@ -124,44 +129,40 @@ class _CarriedRoles:
     """
 
     def __init__(self, order: RecordRequest, recordings: Recordings) -> None:
-        self._order, self._recordings = order, recordings
-        self._exact = recordings.device.driver.abilities.exact_addresses
-        given = order.call.given
+        self._order = order
+        places = order.call.given.places(recordings.integration)
         self._names = list(order.names)
-        roles = argument_roles(order, given.places(recordings.integration), recordings)
-        self.roles = [self._possible(role, Role.COPIED) for role in roles]
+        self.roles = [*argument_roles(order, places, recordings)]
         self.error: CaptureError | None = None
         self._first: dict[str, tuple[int, Place]] = {}
         self.used_later: set[int] = set()
 
-    def _possible(self, role: Role, otherwise: Role) -> Role:
-        return role if self._exact or role.fixed else otherwise
-
     def made(self, part: Node) -> None:
         """Add the storages that a part has made."""
-        moved = self._possible(Role.PATCHED, Role.COPIED)
         count = len(part.outputs.storages)
         self._names += [f"what {part.label} made"] * count
-        self.roles += [moved if part.escapes else Role.INHERITED] * count
+        self.roles += [Role.COPIED if part.escapes else Role.INHERITED] * count
 
     def returned(self, name: str, places: Iterable[Place]) -> None:
         """Add places that the eager region called ``name`` has returned."""
-        for place in places:
-            self._names.append(RESULT.format(name))
-            self.roles.append(self._anywhere(place))
+        count = sum(1 for _ in places)
+        self._names += [RESULT.format(name)] * count
+        self.roles += [Role.COPIED] * count
 
     def first(
         self, ambient: Ambient, places: Sequence[Place]
     ) -> tuple[list[str], list[Role]]:
         """Return the names and roles of the first part's places."""
         count = len(self.roles)
-        names, roles = ambient_roles(
-            self._order, ambient, places[count:], self._recordings
-        )
-        roles = [self._possible(role, Role.PINNED) for role in roles]
+        names, roles = ambient_roles(self._order, ambient, places[count:])
         found = enumerate(places[count:], count)
         self._first = dict(zip(names, found, strict=True))
         return [*self._names, *names], [*self.roles, *roles]
+
+    def is_where_it_was(self, name: str, place: Place) -> bool:
+        """Return whether an ambient place is where the first part found it."""
+        then = self._first.get(name)
+        return then is not None and then[1][:3] == place[:3]
 
     def later(
         self,
@@ -169,50 +170,42 @@ class _CarriedRoles:
         carried: Arrays,
         places: Sequence[Place],
         symbols: Container[int],
+        staged: Container[int],
         first: Sequence[PlaceUse],
     ) -> tuple[list[str], list[Role]]:
         """Return those of a later part, whose ops use ``symbols``.
 
-        ``first`` are the places of the first part. Here the parts before were already
+        Something stands in for the places that are ``staged``; ``first`` are those of
+        the first part. Here the parts before were already
         run, so that no address may be asked for that was not asked for then.
         """
         names, roles = list(self._names), list(self.roles)
         owners = {storage: i for i, storage in enumerate(carried.storages)}
         for i, place in enumerate(places[len(roles) :], len(roles)):
             name = ambient.arrays[place.arrays[0]].path
-            owner, then = owners.get(place.storage), self._first.get(name)
-            stays = then is not None and then[1][:3] == place[:3]
-            used = i + 1 in symbols
-            guessed = used and not self._exact
-            role = Role.PINNED if guessed else self._anywhere(place)
-            if owner is None and then is not None and stays and used:
-                self.used_later.add(then[0])
-                role = first[then[0]].role
-            elif guessed and (owner is None or not roles[owner].fixed):
+            owner, used = owners.get(place.storage), i + 1 in symbols
+            role = Role.PINNED if used and i not in staged else Role.COPIED
+            if used and owner is None and self.is_where_it_was(name, place):
+                then = self._first[name][0]
+                self.used_later.add(then)
+                role = first[then].role
+            elif role.fixed and (owner is None or not roles[owner].fixed):
                 self.error = CaptureError(
                     f"behind an eager region the function finds {name} by itself, "
                     "where a replay would find another array than it was recorded with",
                     remedy="Use the array itself there, or write into the one that was "
                     "bound when the call began, with x[...] = value",
                 )
-            elif owner is not None and self._exact:
-                whole = places[owner]
-                if not whole.lo <= place.lo <= place.hi <= whole.hi:
-                    roles[owner] = role = Role.PINNED
             names.append(name)
             roles.append(role)
         return names, roles
-
-    def _anywhere(self, place: Place) -> Role:
-        large = place.hi - place.lo >= self._recordings.patch_from
-        return Role.PATCHED if large and self._exact else Role.COPIED
 
 
 class _Parts:
     """The recording of one call; ``carried`` is what the part in progress may use.
 
-    ``frame`` has the function's own arrays, where ``carried`` has those of others; if
-    the device is ``exact``, they are the same. A ``capturer`` makes the captures, if
+    ``frame`` has the function's own arrays, where ``carried`` has those of others. A
+    ``capturer`` makes the captures, if
     there is one. ``ranges`` and ``owners`` of captures are those of all parts, the last
     one that of the part in progress, with as much room as is ``lent`` to each. What is
     ``holding`` arrays ends with the capture of a part. In ``swapped`` slots the
@@ -232,8 +225,7 @@ class _Parts:
         self, order: RecordRequest, recordings: Recordings, began: Begun
     ) -> None:
         self.order, self.recordings, self.device = order, recordings, recordings.device
-        self.exact = self.device.driver.abilities.exact_addresses
-        self.capturer = None if self.exact else recordings.capturer
+        self.capturer = recordings.capturer
         self.began = began
         self.call = order.call
         self.args, self.kwargs = self.call.args, self.call.kwargs
@@ -267,6 +259,7 @@ class _Parts:
         self.holding = ExitStack()
         self.holds: list[Mask] = []
         self.swapped: list[tuple[Slot, Array, Array]] = []
+        self.stages: Mapping[int, Storage] = {}
 
     def record(self) -> Recorded:
         """Run the function, and return what was made of it."""
@@ -302,9 +295,8 @@ class _Parts:
 
     def close(self) -> None:
         """Give back what was made, for a call that failed."""
-        if not self.exact:
-            # What the function made is garbage by now, or lives in its exception.
-            gc.collect()
+        # What the function made is garbage by now, or lives in its exception.
+        gc.collect()
         with Release() as release:
             release(self._spoil)
             release(self._put_back)
@@ -320,11 +312,9 @@ class _Parts:
 
     def _spoil(self) -> None:
         """Refuse what only the function had, to whoever finds it in an exception."""
-        if self.exact:
-            return
         own = [storage for ref in self.mine if (storage := ref()) is not None]
         spoil(
-            [*self.frame.stages.values(), *own],
+            [*self.frame.stages.values(), *self.stages.values(), *own],
             "it was the function's own while a call was recorded that then failed",
             "Look at what was passed to the call",
         )
@@ -367,8 +357,6 @@ class _Parts:
             self.owners.append(owner)
             # Other parts may use a stand-in, so that its pages are nobody else's.
             owner.follow(())
-        if self.exact:
-            return
         self.frame.stand_in(self.carried, self.roles.roles, range_)
         if not self.links:
             self.args, self.kwargs = with_leaves(self.call, self.frame.arrays)
@@ -381,9 +369,7 @@ class _Parts:
             return Adopting(device, self.capturer, range_, self.owners[-1])
         warm, stream = self.order.specialization.warm, self.recordings.capture_stream()
         stays = frozenset(warm.stays if warm else ())
-        # What a device copies is replayed where it was captured.
-        escapes = self.order.escapes and self.exact
-        return Capture(device, stream, range_, stays, escapes=escapes)
+        return Capture(device, stream, range_, stays)
 
     def _begin(self) -> None:
         """Look at all that the coming part may use."""
@@ -408,7 +394,30 @@ class _Parts:
             self.capture.owner = self.owners[-1]
             arrays = [*self.frame.arrays, *self.before.arrays()]
             self.holding.enter_context(self.capture.owner.holding(arrays))
+        self.stages = {**self.frame.stages, **self._stand_in()}
         self._swap_in()
+
+    def _stand_in(self) -> dict[int, Storage]:
+        """Have stand-ins for what regions have bound to slots; return their room."""
+        if not self.links:
+            return {}
+        places = self.arrays.places(self.recordings.integration)
+        by_storage = {place.storage: place for place in places}
+
+        def is_fixed(path: str, storage: Storage) -> bool:
+            place = by_storage.get(storage)
+            return place is None or self.roles.is_where_it_was(path, place)
+
+        integration, given = self.recordings.integration, self.carried.storages
+        slots = moving(self.before, given, is_fixed, integration)
+        found = SlotStandIns(slots, self.ranges[-1], self.recordings)
+        for _, array in slots:
+            self.frame.pair(array, found.own(array))
+        return {
+            i: found.stages[place.storage]
+            for i, place in enumerate(places, len(given))
+            if place.storage in found.stages
+        }
 
     def _swap_in(self) -> None:
         """Have the function find its own arrays in slots, where others have copies."""
@@ -430,20 +439,13 @@ class _Parts:
         """Make a node of what was captured, and run it."""
         driver = self.device.driver
         with forgotten(driver, graph) as nodes:
-            does = not self.exact and bool(driver.nodes(graph))
-            node, bound, new = self._made(graph, shown, last=last)
+            does = bool(driver.nodes(graph))
+            node, bound = self._made(graph, shown, last=last)
             nodes.append(node)
-        does |= self.exact and bool(node.recording.ops)
         only_gives = self.returns and node.outputs.only_given(len(self.carried.arrays))
         self._append(node, bound, idle=last and only_gives and not (does or bound))
         self._save(node)
-        if self.exact:
-            replay_in_place(self.recordings, node, self.carried, self.arrays, new)
-            self.made += new
-            self.gives = shown
-            values: Sequence[Array | None] = [value for _, value in bound]
-        else:
-            values = self._replay(node, bound)
+        values = self._replay(node, bound)
         slots = [slot for slot, _ in bound]
         self.began.binds(zip(slots, self.held, values, strict=True))
         self.bound = [value for value in values if value is not None]
@@ -455,8 +457,8 @@ class _Parts:
 
     def _made(
         self, graph: GraphHandle, shown: Any, *, last: bool
-    ) -> tuple[Node, list[tuple[Slot, Array]], list[Storage]]:
-        """Return a node of what was captured, what it binds, and what outlives it."""
+    ) -> tuple[Node, list[tuple[Slot, Array]]]:
+        """Return a node of what was captured, and what it binds."""
         self._put_back()
         with self.holding:
             if self.capturer is not None:
@@ -464,15 +466,9 @@ class _Parts:
             bound = self._bound(last=last)
             alive = self._survivors()
             outputs = self._outputs(shown, [own for _, own in bound], alive, last=last)
-            kept = {each.address: each for each in alive if isinstance(each, Storage)}
-            new = [kept[made.address] for made in outputs.storages if self.exact]
-            # Replays allocate all of them, or none.
-            made = [storage for storage in new if not storage.captured]
-            if self.order.escapes and len(made) < len(new):
-                self.unfit = "an array outlives its part that did not in the warm-up"
-            drawing = self._drawing(graph, outputs, made, last=last)
+            drawing = self._drawing(graph, outputs, last=last)
             node = build(drawing, self.ranges[-1], self.device)
-        return node, bound, new
+        return node, bound
 
     def _save(self, node: Node) -> None:
         """Save what a part is about to write of what others have."""
@@ -535,7 +531,7 @@ class _Parts:
         if self.capturer is not None:
             return [Bytes(*each) for each in self.owners[-1].survivors()]
         alive = self.capture.survivors(self.first)
-        for storage in alive if not self.exact else ():
+        for storage in alive:
             # For the parts to come it is memory like any other.
             storage.captured, storage.writer, storage.readers = False, None, ()
         self.mine += map(weakref.ref, alive)
@@ -545,16 +541,14 @@ class _Parts:
         self,
         graph: GraphHandle,
         outputs: Outputs,
-        made: Sequence[Storage],
         *,
         last: bool,
     ) -> LinkSpec:
-        """Say what replays do with each place; what is ``made`` they allocate."""
+        """Say what replays do with each place."""
         integration = self.recordings.integration
         known, memos = memos_of(self.before, integration, self.device.framework)
-        old = self._places()
-        new = [Place(s, s.address, Addr(s.address + s.size), ()) for s in made]
-        recording = self._recorded(graph, [*old, *new], known)
+        places = self._places()
+        recording = self._recorded(graph, places, known)
         if last:
             outputs = each_anew(outputs, self.call.leaves, self.before.holds)
         symbols = recording.symbols()
@@ -562,29 +556,23 @@ class _Parts:
         if self.links:
             first = self.links[0].part.places
             names, roles = self.roles.later(
-                self.ambient, self.carried, old, symbols, first
+                self.ambient, self.carried, places, symbols, self.stages, first
             )
         else:
-            names, roles = self.roles.first(self.ambient, old)
+            names, roles = self.roles.first(self.ambient, places)
         self.error = self.error or self.roles.error
-        roles += [Role.PATCHED] * len(made)
-        staged = [r if i in symbols else Role.PINNED for i, r in enumerate(roles, 1)]
         drawing = LinkSpec(
             order=self._order(last=last),
             recording=recording,
             outputs=outputs,
-            places=[*old, *new],
-            names=[*names, *(f"new array {i}" for i in range(len(made)))],
+            places=places,
+            names=names,
             roles=roles,
-            stages=self.frame.stages,
+            stages=self.stages,
             ambient=self.ambient,
             ambient_arrays=self.arrays,
-            made=len(made),
             memos=memos,
         )
-        if self.exact:
-            stages = late_stages([*old, *new], staged, {}, self.ranges[-1], self.device)
-            return replace(drawing, stages=stages)
         held = [Bytes(each.address, each.size) for each in self.frame.new]
         if self.order.escapes and not last:
             held += outputs.storages
@@ -605,9 +593,9 @@ class _Parts:
         frame, range_, session = self.frame, self.ranges[-1], self.session
         if self.capturer is None:
             lines = session.lines[self.first_line :]
-            return read(graph, lines, places, frame.stages, range_, self.device, memos)
+            return read(graph, lines, places, self.stages, range_, self.device, memos)
         first, crossing = self.first_op, frame.crossing
-        return told_of(session, places, frame.stages, range_, memos, first, crossing)
+        return told_of(session, places, self.stages, range_, memos, first, crossing)
 
     def _survey(self) -> Survey:
         """Look at what the function reads, in the modes that it was called in."""
@@ -627,7 +615,7 @@ class _Parts:
         """Return the order of a part; only the last one may lose what was donated."""
         order, number, pages = self.order, len(self.links), self.device.pages
         # Stand-ins are written while others may hold outputs: nothing is shared.
-        extents = order.candidates if self.exact or not order.escapes else ()
+        extents = () if order.escapes else order.candidates
         # Those are left that neither another part has, nor anything live.
         clobbers = (link.part.clobbers for link in self.links)
         taken, known = reduce(or_, clobbers, pages.live), pages.extents
@@ -648,11 +636,7 @@ class _Parts:
         *,
         last: bool,
     ) -> Outputs:
-        """Describe what the part shows; what else outlives it crosses to the next one.
-
-        Where the device is exact all of that lies on output pages, behind the last part
-        too.
-        """
+        """Describe what the part shows; what else outlives it goes to the next one."""
         integration = self.recordings.integration
         known = [*self.frame.arrays, *self.arrays.arrays]
         before = [each for link in self.links for each in link.part.outputs.storages]
@@ -661,11 +645,11 @@ class _Parts:
         for storage in outputs.storages:
             is_made = left.pop(storage.address, None) is not None
             # A framework's empty ones are nowhere.
-            if not is_made and (storage.size or self.exact):
+            if not is_made and storage.size:
                 raise stray(storage)
         leaves = arrays_in((shown, values), integration.is_array)
         self.named.update(integration.look(each).storage.address for each in leaves)
-        if last and not self.exact:
+        if last:
             return outputs
         return replace(outputs, storages=(*outputs.storages, *left.values()))
 
@@ -701,9 +685,7 @@ class _Parts:
                     self._end(graph, (args, kwargs), last=False)
                     result, raised = self._cross(part, told, live)
                     self._open()
-                    if not self.exact:
-                        own = args, kwargs
-                        result = self.frame.taken_in(result, self.gives, own)
+                    result = self.frame.taken_in(result, self.gives, (args, kwargs))
                     self._begin()
                 capture.resume(self.ranges[-1])
         except BaseException as failed:
@@ -739,8 +721,7 @@ class _Parts:
             self.carried, self.made[len(self.made) - count :], remembered
         )
         self.frame.passes(self.own, remembered)
-        if not self.exact:
-            self.frame.crosses(link.part, first, self.device.returns)
+        self.frame.crosses(link.part, first, self.device.returns)
         self.roles.made(link.part)
         if raised is None:
             self._receive(part, told, live, passed, result)
@@ -777,7 +758,7 @@ class _Parts:
         warm = self.order.specialization.warm
         then = () if warm is None else warm.breaks
         refused = got.refused or unlike(name, got, self.session.breaks, then)
-        if refused and self.order.tolerant and (self.exact or not passed.changed()):
+        if refused and self.order.tolerant and not passed.changed():
             self.error = self.error or CaptureError(refused, remedy=REMEDY)
         elif refused:
             self.session.refuse(refused, REMEDY)

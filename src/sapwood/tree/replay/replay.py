@@ -44,41 +44,9 @@ def replay(
     lows = prepare(node, given, ambient, stream)
     device.pages.claim(stream, node.clobbers)
     escaped = escapes(recordings, node, stream)
-    if node.made:
-        lows = [*lows, *(escaped[k].address for k in range(len(escaped)))]
     launch(node, lows, stream)
     copy_out(recordings, node, escaped, stream)
     return _commit(recordings, node, given, ambient, stream, escaped, carried)
-
-
-def replay_in_place(
-    recordings: Recordings,
-    node: Node,
-    given: Arrays,
-    ambient: Arrays,
-    new: Sequence[Storage],
-) -> None:
-    """Launch a node on the very storages that it was captured with.
-
-    What is ``new`` and outlives it is leased from now on, at the same address.
-    """
-    stream = recordings.device.stream()
-    lows = prepare(node, given, ambient, stream)
-    made = [storage.address for storage in new if not storage.captured]
-    recordings.device.pages.claim(stream, node.clobbers)
-    launch(node, [*lows, *made], stream)
-    leases = recordings.leases
-    leases.cross(new)
-    for storage, mask in zip(new, node.output_masks, strict=True):
-        storage.writer, storage.readers = stream, ()
-        if storage.captured:
-            lease = Lease(leases, node.range, mask)
-            storage.token, storage.captured = lease, False
-            leases.begin(lease, storage)
-        else:
-            leases.begin_loose(storage)
-    for i in node.revokes:
-        leases.donate(given.storages[i], node.label)
 
 
 def prepare(
@@ -124,7 +92,7 @@ def copy_out(
     for start, size, numbers in node.ferries:
         first = numbers[0]
         moved = escaped[first].address - node.outputs.storages[first].address
-        if size and not node.made:
+        if size:
             copy(Addr(start + moved), start, size, stream.handle)
 
 

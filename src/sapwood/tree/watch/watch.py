@@ -193,8 +193,8 @@ class Capture:
     """The capture of one function; what runs live interrupts it.
 
     ``allocations`` are those of the function, in order. Those that are expected to
-    stay are on the heap if it ``escapes``. ``written`` is said of the first change
-    that could not be put back when the capture failed.
+    stay are put apart. ``written`` is said of the first change that could not be put
+    back when the capture failed.
     """
 
     def __init__(
@@ -203,13 +203,10 @@ class Capture:
         stream: Stream,
         range_: Range,
         stays: frozenset[int],
-        *,
-        escapes: bool = False,
     ) -> None:
         self.device, self.stream = device, stream
-        self.range, self.stays, self.escapes = range_, stays, escapes
+        self.range, self.stays = range_, stays
         self.allocations = Allocations(device)
-        self._held: list[Storage] = []
         self.fork = Fork(stream)
         self._around = stream
         self.failed: Caught | None = None
@@ -269,13 +266,6 @@ class Capture:
     def allocate(self, size: Size, stream: Stream) -> Storage:
         """Allocate for the function, as a route."""
         stays = self.allocations.count() in self.stays
-        if stays and self.escapes:
-            with self.live():
-                storage = self.device.allocate_on_heap(size, self.device.stream())
-            # That it outlives the call is a guess from the warm-up. If it does not, ops
-            # that use its bytes are in the graph all the same: keep it until then.
-            self._held.append(storage)
-            return self.allocations.add(storage)
         line = user_line()
         self.device.returns.drain()
         storage = self.range.allocate(
@@ -293,9 +283,7 @@ class Capture:
 
     def survivors(self, first: int) -> list[Storage]:
         """Return those of the allocations from the ``first`` on that outlive it."""
-        alive = [s for i, s in self.allocations.alive().items() if i >= first]
-        self._held.clear()
-        return alive
+        return [s for i, s in self.allocations.alive().items() if i >= first]
 
     def live(self, graph: GraphHandle | None = None) -> ExitStack:
         """Return a context in which nothing is captured, nor anybody watched.
