@@ -37,7 +37,7 @@ from sapwood.tree.guards import adding, aliasing, ambient, checks, restoring, sl
 from sapwood.tree.guards.asking import Answers
 from sapwood.tree.guards.reach import Walk
 from sapwood.tree.guards.scope import Reach
-from sapwood.tree.guards.survey import Survey
+from sapwood.tree.guards.survey import Survey, _Written
 from sapwood.tree.node import objects
 from sapwood.tree.node.leases import Leases
 from sapwood.tree.node.outputs import _Known
@@ -350,7 +350,7 @@ TRIED_MUTANTS: Final = (
     ),
     mutant(
         "what stands in two namespaces added twice",
-        slots.NestSlot.place,
+        slots.Slot.place,
         "id(owner if view is FIELDS else view.open(owner)), key",
         "id(self), key",
     ),
@@ -392,9 +392,9 @@ TRIED_MUTANTS: Final = (
     ),
     mutant(
         "what is assigned needs no other view",
-        Survey._compared,
-        "plain = inside.view in _ASSIGNABLE and ",
-        "plain = ",
+        _Written.is_assignable,
+        "known = view in _ASSIGNABLE and ",
+        "known = ",
     ),
     mutant(
         "what is filled again and again is never told of",

@@ -23,7 +23,7 @@ from sapwood.memory.range import REACH
 from sapwood.persist.format import expect, read, within
 from sapwood.tree.call.integration import Integration, Layout
 from sapwood.tree.call.roles import Role
-from sapwood.tree.guards import NestSlot, Slot, TallySlot
+from sapwood.tree.guards import Slot, TallySlot
 from sapwood.tree.nests.containers import Structure
 from sapwood.tree.nests.plain import Json, from_json, to_json, to_text
 from sapwood.tree.nests.structures import (
@@ -90,7 +90,7 @@ def encode(
     """Return a node as sections, or why it cannot be kept; ``label`` names slots."""
     if node.chain:
         return "it has eager regions, whose Python no file holds"
-    nests = [slot.path for slot in bound if isinstance(slot, NestSlot) and slot.item]
+    nests = [slot.path for slot in bound if slot.item]
     if nests:
         return f"it makes containers for {nests[0]}, whose form no file holds"
     if any(op.kind == Kind.KERNEL and not op.image for op in node.recording.ops):

@@ -64,6 +64,7 @@ class Parameters:
         except (TypeError, ValueError):
             self._signature = None
         known = () if self._signature is None else self._signature.parameters.values()
+        self._known: tuple[inspect.Parameter, ...] = tuple(known)
         kinds = {each.kind: each.name for each in known}
         self._rest = kinds.get(inspect.Parameter.VAR_POSITIONAL, "")
         self._more = kinds.get(inspect.Parameter.VAR_KEYWORD, "")
@@ -128,7 +129,7 @@ class Parameters:
 
     def check(self, option: str, names: Sequence[str]) -> None:
         """Raise `MisuseError` for a name that is no parameter."""
-        known = [] if self._signature is None else list(self._signature.parameters)
+        known = [each.name for each in self._known]
         for name in names:
             if name not in known:
                 raise MisuseError(
@@ -150,8 +151,7 @@ class Parameters:
         return [name for root, child in pairs for name in paths(child, root)]
 
     def _positional(self, position: int) -> str:
-        known = () if self._signature is None else self._signature.parameters.values()
-        for i, parameter in enumerate(known):
+        for i, parameter in enumerate(self._known):
             if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
                 return f"{parameter.name}[{position - i}]"
             if i == position:

@@ -58,13 +58,7 @@ class History:
             self.moved |= len(self.inherited) > max_variants
 
 
-def assign(
-    history: History,
-    inherited: bool,
-    pinned: bool,
-    *,
-    anywhere: bool,
-) -> Role:
+def assign(history: History, inherited: bool, pinned: bool, *, anywhere: bool) -> Role:
     """Choose the role of a place for a recording of this call.
 
     With ``anywhere``, a place that has ever moved is copied, so that it may

@@ -66,9 +66,7 @@ class Arrays(NamedTuple):
     def holding(self, arrays: AbstractSet[int]) -> frozenset[int]:
         """Return the places that hold any of the arrays at these positions."""
         return frozenset(
-            i
-            for i, specialization in enumerate(self.groups())
-            if not arrays.isdisjoint(specialization)
+            i for i, group in enumerate(self.groups()) if not arrays.isdisjoint(group)
         )
 
     def places(self, integration: Integration) -> list[Place]:
@@ -234,9 +232,9 @@ def _grouped(
         groups.setdefault(storage, []).append(i)
     firsts: list[Addr] = []
     sharing: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
-    for specialization in groups.values():
-        places = [lows[i] for i in specialization]
+    for group in groups.values():
+        places = [lows[i] for i in group]
         first = min(places)
         firsts.append(first)
-        sharing.append((tuple(specialization), tuple([low - first for low in places])))
+        sharing.append((tuple(group), tuple([low - first for low in places])))
     return Arrays(arrays, list(groups), firsts, tuple(sharing))

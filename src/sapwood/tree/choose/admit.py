@@ -18,11 +18,7 @@ from sapwood.units import Addr, Mask, hex_address
 
 
 def rejects(
-    node: Node,
-    live: Mask,
-    given: Arrays,
-    ambient: Arrays,
-    integration: Integration,
+    node: Node, live: Mask, given: Arrays, ambient: Arrays, integration: Integration
 ) -> Why | None:
     """Return why a node may not be replayed on this call, or None.
 
@@ -63,11 +59,7 @@ def sharing(arrays: Arrays, carried: Arrays) -> Shared:
 
 
 def explain(
-    node: Node,
-    why: Why,
-    live: Mask,
-    given: Arrays,
-    ambient: Arrays | None,
+    node: Node, why: Why, live: Mask, given: Arrays, ambient: Arrays | None
 ) -> Miss:
     """Return the miss that `rejects` found, and what it is about."""
     match why:

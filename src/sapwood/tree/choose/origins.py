@@ -41,38 +41,23 @@ class Origins(NamedTuple):
 
 
 def origins_of(
-    node: Node,
-    call: Call,
-    ambient: Arrays,
-    names: list[str],
-    integration: Integration,
+    node: Node, call: Call, ambient: Arrays, names: list[str], integration: Integration
 ) -> Origins:
     """Describe the call that a recording was made for."""
     given = call.given
     fixed = {i for i, _ in node.fixed}
-    return Origins(
-        # A file is called without the function: nobody looks into its arguments then.
-        signature_text(call, None),
-        tuple(
-            Origin(
-                name,
-                text_of(array),
-                seen.layout,
-                seen.address,
-                weakref.ref(seen.storage),
-            )
-            for name, array, seen in zip(
-                names, given.arrays, map(integration.look, given.arrays), strict=True
-            )
-        ),
-        tuple(
-            k
-            for i, specialization in enumerate(given.groups())
-            if i in fixed
-            for k in specialization
-        ),
-        _sharing(given, ambient, integration),
+    places = (
+        k for i, arrays in enumerate(given.groups()) if i in fixed for k in arrays
     )
+    looks = map(integration.look, given.arrays)
+    arguments = (
+        Origin(name, text_of(array), at.layout, at.address, weakref.ref(at.storage))
+        for name, array, at in zip(names, given.arrays, looks, strict=True)
+    )
+    # A file is called without the function: nobody looks into its arguments then.
+    signature = signature_text(call, None)
+    sharing = _sharing(given, ambient, integration)
+    return Origins(signature, tuple(arguments), tuple(places), sharing)
 
 
 def _sharing(given: Arrays, ambient: Arrays, integration: Integration) -> Any:

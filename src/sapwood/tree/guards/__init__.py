@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from sapwood.tree.guards.ambient import Ambient
 from sapwood.tree.guards.arrays import Arrays
-from sapwood.tree.guards.restoring import kept_states, put_back
-from sapwood.tree.guards.slots import (
+from sapwood.tree.guards.changes import (
     Added,
     Assigned,
     BoundArray,
     Change,
     Filled,
-    NestSlot,
     Rebound,
     Repeated,
-    Slot,
-    TallySlot,
     undo_bound,
 )
+from sapwood.tree.guards.restoring import kept_states, put_back
+from sapwood.tree.guards.slots import Slot, TallySlot
 from sapwood.tree.guards.survey import AmbientKey, Survey, Surveyor, survey
 
 __all__ = [
@@ -33,7 +31,6 @@ __all__ = [
     "BoundArray",
     "Change",
     "Filled",
-    "NestSlot",
     "Rebound",
     "Repeated",
     "Slot",

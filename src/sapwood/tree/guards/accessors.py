@@ -13,30 +13,15 @@ import dataclasses
 import io
 import operator
 import sys
+import types
+import weakref
 from collections import ChainMap, Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable
 from contextvars import ContextVar
 from enum import Enum
 from functools import cached_property, partial, partialmethod
 from threading import local
-from types import (
-    BuiltinMethodType,
-    FunctionType,
-    MappingProxyType,
-    MethodType,
-    MethodWrapperType,
-    ModuleType,
-    SimpleNamespace,
-)
 from typing import Any, Final
-from weakref import (
-    CallableProxyType,
-    ProxyType,
-    ReferenceType,
-    WeakKeyDictionary,
-    WeakSet,
-    WeakValueDictionary,
-)
 
 from sapwood.tree.guards import standard, views
 from sapwood.tree.guards.adding import EQUATING
@@ -68,12 +53,9 @@ def accessors(value: Any, reach: Reach) -> Openings:
     cls = type(value)
     if cls in ATOMS:
         return iter(())
-    opened = _opened(cls)
+    opened = _opened(cls) or opening_of(cls)
     if opened is not None:
         return opened(value, reach)
-    declared = opening_of(cls)
-    if declared is not None:
-        return declared(value, reach)
     if registered(cls) is not None:
         return iter((Accessor(views.REGISTERED),))
     if is_random_source(value):
@@ -109,7 +91,7 @@ _LEADING_TO_CLASSES = frozenset({"__class__", "__replace__"})
 _TOLD_BY_CLASSES = ("__name__", "__qualname__")
 
 
-def _function(value: FunctionType, reach: Reach) -> Openings:
+def _function(value: types.FunctionType, reach: Reach) -> Openings:
     if not reach.reads(value):
         _note_calls(value, reach)
         if is_front(value):
@@ -147,7 +129,7 @@ def _told(names: Iterable[str], reach: Reach) -> Openings:
             yield Accessor(views.TOLD[name])
 
 
-def _foreign(value: FunctionType) -> Openings:
+def _foreign(value: types.FunctionType) -> Openings:
     """Look into a package's function: for what it wraps, chooses from, or tells."""
     said = standard.said_by(value)
     if said is not None:
@@ -158,7 +140,7 @@ def _foreign(value: FunctionType) -> Openings:
         yield Accessor(views.ATTRIBUTES, frozenset({"registry"}))
 
 
-def _module(value: ModuleType, reach: Reach) -> Openings:
+def _module(value: types.ModuleType, reach: Reach) -> Openings:
     if is_random_source(value):
         yield Accessor(STATE)
         return
@@ -181,7 +163,9 @@ def _class(value: type, reach: Reach) -> Openings:
         for name, member in vars(value).items()
         if name.startswith("__")
         and (name not in NEVER_NAMED or (name in _BUILDING and value in reach.built))
-        and isinstance(member, FunctionType | staticmethod | classmethod | property)
+        and isinstance(
+            member, types.FunctionType | staticmethod | classmethod | property
+        )
     }
     if reach.dynamic:
         # Books that the class keeps for itself are no members of an Enum.
@@ -251,7 +235,7 @@ def _is_users(member: object) -> bool:
     if isinstance(member, staticmethod | classmethod):
         # Enum itself leaves some in the classes that it makes.
         member = member.__func__
-    if isinstance(member, FunctionType):
+    if isinstance(member, types.FunctionType):
         return owner_of_code(member.__code__) == "user"
     return isinstance(member, property)
 
@@ -361,15 +345,14 @@ def _is_machinery(cls: type) -> bool:
 @by_class
 def _class_names(cls: type) -> frozenset[str]:
     """Return the attributes named by code of a class's bases that is not the user's."""
-    return frozenset().union(
-        *(
-            names_of(function.__code__).attributes
-            for base in cls.__mro__
-            if _is_of_a_package(base)
-            for member in vars(base).values()
-            for function in functions_of(member)
-        )
+    functions = (
+        function
+        for base in cls.__mro__
+        if _is_of_a_package(base)
+        for member in vars(base).values()
+        for function in functions_of(member)
     )
+    return frozenset().union(*(names_of(f.__code__).attributes for f in functions))
 
 
 def _is_of_a_package(cls: type) -> bool:
@@ -403,18 +386,18 @@ def named(thing: Any, view: View, key: Any) -> str:
 def _has_own_attribute(cls: type, name: str) -> bool:
     """Return whether an attribute of a class's instances is the user's alone."""
     if owner_of_class(cls) != "user":
-        known = cls is FunctionType or _opened(cls) is _namespace
+        known = cls is types.FunctionType or _opened(cls) is _namespace
         return known or owner_of_class(cls) == "sapwood"
     found = cls.__getattribute__, cls.__setattr__
     return name not in _class_names(cls) and not any(map(_is_users, found))
 
 
-def _others_module(value: ModuleType, reach: Reach, owner: Owner) -> Openings:
+def _others_module(value: types.ModuleType, reach: Reach, owner: Owner) -> Openings:
     """Look into a module that is not the user's, for the states that code names."""
     load_sources(value, reach.names)
     space = vars(value)
     for each in space.values() if value.__name__ in _CALLING else ():
-        if isinstance(each, FunctionType | BuiltinMethodType) and (
+        if isinstance(each, types.FunctionType | types.BuiltinMethodType) and (
             reach.dynamic or each.__name__ in reach.names
         ):
             _note_calls(each, reach)
@@ -439,11 +422,11 @@ def _is_state(value: object, name: str, *, any_data: bool) -> bool:
     cls = type(value)
     if cls in ATOMS:
         return True
-    if cls in {FunctionType, BuiltinMethodType}:
+    if cls in {types.FunctionType, types.BuiltinMethodType}:
         return standard.said_by(value) is not None
     if is_random_source(value):
         return True
-    code = issubclass(cls, type | ModuleType) or callable(value)
+    code = issubclass(cls, type | types.ModuleType) or callable(value)
     return any_data and not code and name not in _STREAMS
 
 
@@ -457,7 +440,7 @@ def _built_in(value: Any, reach: Reach) -> Openings:
     elif any(value is each for each in _BY_TEXT):
         # Under another name, nobody sees what it is asked for.
         reach.note(dynamic=True)
-    elif value.__self__ is not None and not isinstance(value.__self__, ModuleType):
+    elif not isinstance(value.__self__, types.ModuleType | None):
         yield Accessor(views.BOUND)
 
 
@@ -487,7 +470,7 @@ def _dict(value: dict[Any, Any], _: Reach) -> Openings:
         users = (
             name
             for name, each in list(value.items())
-            if type(each) is ModuleType and owner_of_module(name, each) == "user"
+            if type(each) is types.ModuleType and owner_of_module(name, each) == "user"
         )
         yield Accessor(views.LOADED, frozenset(users))
     elif value is not vars(builtins):
@@ -526,7 +509,7 @@ _ITEMS: dict[type, View] = {
     set: views.SET,
     frozenset: views.SET,
     partial: views.PARTIAL,
-    ReferenceType: standard.REFERENT,
+    weakref.ReferenceType: standard.REFERENT,
 }
 
 
@@ -547,37 +530,32 @@ _parts: tuple[object, ...] = (
 )
 
 _by_type: dict[type, Opened] = {
-    FunctionType: _function,
-    MethodType: _always(views.SELF, views.INNER),
-    ModuleType: _module,
-    partial: _partial,
-    partialmethod: _partial,
+    types.FunctionType: _function,
+    types.MethodType: _always(views.SELF, views.INNER),
+    types.ModuleType: _module,
+    **dict.fromkeys((partial, partialmethod), _partial),
     property: _always(views.PROPERTY),
-    staticmethod: _always(views.INNER),
-    classmethod: _always(views.INNER),
+    **dict.fromkeys((staticmethod, classmethod), _always(views.INNER)),
     cached_property: _always(views.CACHED),
-    tuple: _tuple,
-    frozenset: _tuple,
+    **dict.fromkeys((tuple, frozenset), _tuple),
     list: _always(views.LIST),
     deque: _always(views.LIST, standard.MAXLEN),
     set: _always(views.SET),
-    BuiltinMethodType: _built_in,
-    CallableProxyType: _always(standard.PROXIED),
+    types.BuiltinMethodType: _built_in,
+    weakref.CallableProxyType: _always(standard.PROXIED),
     ContextVar: _always(standard.CONTEXT),
-    MappingProxyType: _always(standard.WHOLE),
-    MethodWrapperType: _always(views.BOUND),
-    ProxyType: _always(standard.PROXIED),
-    ReferenceType: _always(standard.REFERENT),
-    SimpleNamespace: _namespace,
-    WeakKeyDictionary: _weak,
-    WeakSet: _always(standard.MEMBERS),
-    WeakValueDictionary: _weak,
+    types.MappingProxyType: _always(standard.WHOLE),
+    types.MethodWrapperType: _always(views.BOUND),
+    weakref.ProxyType: _always(standard.PROXIED),
+    weakref.ReferenceType: _always(standard.REFERENT),
+    types.SimpleNamespace: _namespace,
+    weakref.WeakKeyDictionary: _weak,
+    weakref.WeakSet: _always(standard.MEMBERS),
+    weakref.WeakValueDictionary: _weak,
     dict: _dict,
-    io.BytesIO: _always(standard.TEXT),
-    io.StringIO: _always(standard.TEXT),
+    **dict.fromkeys((io.BytesIO, io.StringIO), _always(standard.TEXT)),
     local: _by_name,
-    operator.attrgetter: _getter,
-    operator.methodcaller: _getter,
+    **dict.fromkeys((operator.attrgetter, operator.methodcaller), _getter),
     standard.ENVIRONMENT: _always(standard.ENVIRON),
     **dict.fromkeys(map(type, _parts), _always(standard.WHOLE)),
     **dict.fromkeys((OrderedDict, Counter), _with_keys),
@@ -601,13 +579,13 @@ _LATE: Final[dict[tuple[str, str], Opened]] = {
 def is_structural(value: Any, reach: Reach) -> bool:
     """Return whether another instance with the same inside is as good as this one."""
     cls = type(value)
-    if cls is FunctionType:
+    if cls is types.FunctionType:
         return reach.reads(value)
-    if cls is BuiltinMethodType:
+    if cls is types.BuiltinMethodType:
         # Where it belongs to no object, it is itself all there is.
-        return not isinstance(value.__self__, ModuleType | None)
+        return not isinstance(value.__self__, types.ModuleType | None)
     named = (cls.__module__, cls.__qualname__)
-    if cls is ModuleType or named == ("_queue", "SimpleQueue"):
+    if cls is types.ModuleType or named == ("_queue", "SimpleQueue"):
         # What it holds does not show.
         return False
     known = cls in _by_type or named in _LATE or dataclasses.is_dataclass(cls)

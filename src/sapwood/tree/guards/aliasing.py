@@ -119,29 +119,24 @@ def kept_apart(walk: Walk, places: Mapping[Hashable, int]) -> tuple[Apart, ...]:
         [n for n in places if isinstance(n, int) and type(walk.nodes[n].value) is cls]
         for cls in added
     ]
-    apart = tuple(_apart(walk, places, each) for each in groups if len(each) > 1)
-    if not walk.reach.compares:
-        return apart
-    looks: dict[int, list[Hashable]] = {}
-    for inside in walk.guarded():
-        looks.setdefault(inside.node, []).extend(_looks(walk, inside))
-    alike: dict[Hashable, list[int]] = {}
-    for number, node in enumerate(walk.nodes):
-        if number in places:
-            look = type(node.value), tuple(looks.get(number, ()))
-            alike.setdefault(look, []).append(number)
-    return apart + tuple(
-        _apart(walk, places, numbers)
-        for numbers in alike.values()
-        if len(numbers) > 1
-        and any(isinstance(walk.nodes[number].frozen, type) for number in numbers)
-    )
-
-
-def _apart(walk: Walk, places: Mapping[Hashable, int], numbers: Sequence[int]) -> Apart:
-    return Apart(
-        tuple(places[number] for number in numbers),
-        tuple(walk.nodes[number].path for number in numbers),
+    if walk.reach.compares:
+        looks: dict[int, list[Hashable]] = {}
+        for inside in walk.guarded():
+            looks.setdefault(inside.node, []).extend(_looks(walk, inside))
+        alike: dict[Hashable, list[int]] = {}
+        for number, node in enumerate(walk.nodes):
+            if number in places:
+                look = type(node.value), tuple(looks.get(number, ()))
+                alike.setdefault(look, []).append(number)
+        groups += (
+            each
+            for each in alike.values()
+            if any(isinstance(walk.nodes[number].frozen, type) for number in each)
+        )
+    return tuple(
+        Apart(tuple(places[n] for n in each), tuple(walk.nodes[n].path for n in each))
+        for each in groups
+        if len(each) > 1
     )
 
 

@@ -13,25 +13,9 @@ from itertools import compress
 from types import BuiltinFunctionType, CodeType, ModuleType
 from typing import Any
 
+from sapwood.tree.guards import checks
 from sapwood.tree.guards.aliasing import Aliasing, Apart, kept_apart, twins
-from sapwood.tree.guards.checks import (
-    CONSTANT,
-    GONE,
-    IDLE,
-    KINDS,
-    NODE,
-    OPAQUE,
-    SEEN,
-    TALLY,
-    TWIN,
-    USED,
-    Check,
-    Extent,
-    Kind,
-    Slots,
-    Test,
-    guard_of,
-)
+from sapwood.tree.guards.checks import Check, Extent, Kind, Slots, Test, guard_of
 from sapwood.tree.guards.reach import Inside, Row, Walk
 from sapwood.tree.guards.slots import Slot
 from sapwood.tree.guards.steps import GuardProgram, assembled
@@ -86,7 +70,7 @@ class Ambient:
                 for test in check.tests:
                     if not test.holds(space, things, arrays):
                         return None
-        except GONE:
+        except checks.GONE:
             # A slot is not there any more, or is being written by another thread.
             return None
         apart = all(each.holds(things) for each in self.apart)
@@ -146,11 +130,12 @@ def guard(walk: Walk, used: Callable[[Any], bool], key: Hashable) -> Ambient:
     idle = [row.value for _, row in walk.arrays_found() if not used(row.value)]
     alike = twins(idle)
     several = {id(idle[first]) for k, first in enumerate(alike) if first != k}
-    unused = dict.fromkeys(map(id, idle), IDLE) | dict.fromkeys(several, TWIN)
+    unused = dict.fromkeys(map(id, idle), checks.IDLE)
+    unused |= dict.fromkeys(several, checks.TWIN)
     held = walk.held()
     roots = tuple(map(walk.hold, held))
     places: dict[Hashable, int] = {number: place for place, number in enumerate(held)}
-    checks: list[Check] = []
+    made: list[Check] = []
     slots: list[Slot] = []
     tested: list[tuple[Row, Kind]] = []
     for inside in walk.guarded():
@@ -161,27 +146,22 @@ def guard(walk: Walk, used: Callable[[Any], bool], key: Hashable) -> Ambient:
         tests: list[Test] = [*extents(walk, inside)]
         thing, way = places[inside.node], inside.view.way
         opened: Callable[[Any], Any] = inside.view.open
-        if inside.view is TYPE and SEEN in kinds:
+        if inside.view is TYPE and checks.SEEN in kinds:
             # The class was looked into for another thing.
             (row,), kinds, opened = inside.rows, {}, type
             tests = [Extent("class", "", row.value)]
-        for kind in filter(kinds.__contains__, KINDS):
+        for kind in filter(kinds.__contains__, checks.KINDS):
             rows = kinds[kind]
             if kind.array:
                 tested += [(row, kind) for row in rows]
             guards = [
-                guard_of(
-                    walk.path(inside, row.key),
-                    row,
-                    kind,
-                    places[_thing(row)] if kind is SEEN else -1,
-                )
+                guard_of(walk.path(inside, row.key), row, kind, places.get(_thing(row)))
                 for row in rows
             ]
             tests.append(Slots(kind, guards, walk.arrays))
-        slots += [walk.slot(inside, row.key) for row in kinds.get(USED, ())]
+        slots += [walk.slot(inside, row.key) for row in kinds.get(checks.USED, ())]
         if tests:
-            checks.append(Check(thing, opened, way, tuple(tests)))
+            made.append(Check(thing, opened, way, tuple(tests)))
     apart = kept_apart(walk, places)
     return Ambient(
         (key, tuple(slot.path for slot in slots), alike),
@@ -189,8 +169,8 @@ def guard(walk: Walk, used: Callable[[Any], bool], key: Hashable) -> Ambient:
         tuple(row.frozen for row, kind in tested if kind.used),
         tuple(kind.used for _, kind in tested),
         roots,
-        tuple(checks),
-        GuardProgram(partial(assembled, roots, checks, apart)),
+        tuple(made),
+        GuardProgram(partial(assembled, roots, made, apart)),
         Aliasing.of(walk, [row for row, _ in tested], places),
         apart,
     )
@@ -207,14 +187,15 @@ def _thing(row: Row) -> Hashable:
 def _kind(row: Row, unused: Mapping[int, Kind], places: dict[Hashable, int]) -> Kind:
     if row.role == "constant":
         lasts = type(row.value) in _LASTING or isinstance(row.value, type)
-        return OPAQUE if isinstance(row.frozen, Identity) and not lasts else CONSTANT
+        opaque = isinstance(row.frozen, Identity) and not lasts
+        return checks.OPAQUE if opaque else checks.CONSTANT
     if row.role == "tally" and row.node < 0:
-        return TALLY
-    kind = unused.get(id(row.value), USED) if _is_array(row) else NODE
+        return checks.TALLY
+    kind = unused.get(id(row.value), checks.USED) if _is_array(row) else checks.NODE
     if not kind.thing:
         return kind
     if _thing(row) in places:
-        return SEEN
+        return checks.SEEN
     places[_thing(row)] = len(places)
     return kind
 

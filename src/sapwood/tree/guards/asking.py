@@ -18,25 +18,12 @@ from sapwood.tree.guards.adding import offsets_of_questions
 Question: TypeAlias = tuple[tuple[str, Any], ...]
 """Operators and what stands to the right of each, the first that is applied first."""
 
+_NAMES: Final = (
+    *("add", "sub", "mul", "truediv", "pow", "lshift", "or", "xor"),
+    *("floordiv", "mod", "and", "rshift", "eq", "ne", "lt", "le", "gt", "ge"),
+)
 _OPERATORS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "truediv": operator.truediv,
-    "pow": operator.pow,
-    "lshift": operator.lshift,
-    "or": operator.or_,
-    "xor": operator.xor,
-    "floordiv": operator.floordiv,
-    "mod": operator.mod,
-    "and": operator.and_,
-    "rshift": operator.rshift,
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
+    **{name: getattr(operator, f"__{name}__") for name in _NAMES},
     "bool": lambda value, _: bool(value),
 }
 _TELLING: Final = frozenset({"floordiv", "mod", "and", "rshift"})
@@ -166,5 +153,5 @@ def _operation(name: str) -> Callable[[Listening, Any], Any]:
     return operation
 
 
-for _name in _OPERATORS.keys() - {"bool"}:
+for _name in _NAMES:
     setattr(Listening, f"__{_name}__", _operation(_name))

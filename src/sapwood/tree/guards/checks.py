@@ -179,7 +179,7 @@ KINDS: Final = CONSTANT, OPAQUE, TALLY, NODE, TWIN, SEEN, IDLE, USED
 """In the order in which slots are tested."""
 
 
-def guard_of(path: str, row: Row, kind: Kind, seen: int) -> Guard:
+def guard_of(path: str, row: Row, kind: Kind, seen: int | None) -> Guard:
     """Return the guard of a slot; ``seen`` is which of the things it holds, if any."""
     first: Any = row.value
     if kind is SEEN:

@@ -12,21 +12,12 @@ import locale
 import operator
 import sys
 import threading
+import types
 from collections import Counter
 from collections.abc import Iterator
 from contextvars import Context, ContextVar
 from functools import lru_cache, partial
 from pathlib import Path, PurePath
-from types import (
-    BuiltinFunctionType,
-    ClassMethodDescriptorType,
-    FunctionType,
-    GetSetDescriptorType,
-    MethodDescriptorType,
-    ModuleType,
-    SimpleNamespace,
-    WrapperDescriptorType,
-)
 from typing import Any, Final, Generic, NamedTuple
 from weakref import ReferenceType
 
@@ -43,15 +34,16 @@ from sapwood.tree.nests.kinds import by_class
 
 _SEEN: Final[frozenset[type]] = frozenset(
     {object, tuple, list, dict, set, frozenset, partial, ReferenceType, Generic}
-    | {SimpleNamespace, threading.local, type(lru_cache(operator.neg))}
+    | {types.SimpleNamespace, threading.local, type(lru_cache(operator.neg))}
 )
 """Classes of C that have nothing to be seen, or are opened wherever they are a base."""
 
 _OF_C: Final = (
-    ClassMethodDescriptorType,
-    MethodDescriptorType,
-    WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
 )
+_FOUND: Final = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type)
 _OF_EVERY_CLASS: Final = {"__dict__", "__weakref__"}
 
 
@@ -69,9 +61,9 @@ def _is_of_c(cls: type) -> bool:
 
 def _defines(cls: type, name: str, member: object) -> bool:
     """Return whether a member is one that only classes written in C have."""
-    if isinstance(member, BuiltinFunctionType):
+    if isinstance(member, types.BuiltinFunctionType):
         return name == "__new__" and member.__self__ is cls
-    if isinstance(member, GetSetDescriptorType):
+    if isinstance(member, types.GetSetDescriptorType):
         return name not in _OF_EVERY_CLASS
     return isinstance(member, _OF_C) and member.__objclass__ is cls
 
@@ -185,7 +177,7 @@ class _Prints:
         """Return whether code asks for numbers that every process gives anew."""
         reads = self._walk.reach.reads
         return "__hash__" in self._walk.reach.names or any(
-            type(each.value) is FunctionType
+            type(each.value) is types.FunctionType
             and reads(each.value)
             # What that gives, only dicts and sets ask for.
             and each.value.__name__ != "__hash__"
@@ -250,7 +242,7 @@ class _Prints:
         """Say what a node is, as far as what is inside it does not."""
         value: Any = node.value
         cls = type(value)
-        if cls is FunctionType and self._walk.reach.reads(value):
+        if cls is types.FunctionType and self._walk.reach.reads(value):
             return b"function"
         named = f"{cls.__module__}:{cls.__qualname__}".encode()
         inherits = dataclasses.is_dataclass(cls) and is_hiding(cls)
@@ -258,7 +250,7 @@ class _Prints:
             return named + f" {value.name}".encode()
         if is_structural(value, self._walk.reach) and not inherits:
             return named
-        if issubclass(cls, (FunctionType, BuiltinFunctionType, ModuleType, type)):
+        if issubclass(cls, _FOUND):
             return self._found(node)
         owner = owner_of_class(cls)
         foreign = owner == "installed" or (owner == "standard" and not proof(cls))
@@ -275,7 +267,7 @@ class _Prints:
         value, proved = node.value, proof(node.value)
         # What is looked into need not be found under its name.
         known = isinstance(value, type) and owner_of_class(value) == "user"
-        if isinstance(value, ModuleType) and is_random_source(value):
+        if isinstance(value, types.ModuleType) and is_random_source(value):
             proved = proved if _TELLING.isdisjoint(self._walk.reach.names) else None
         if proved is None and not known:
             self._unproved.append(node.path)

@@ -97,10 +97,7 @@ class Modes:
     """
 
     def __init__(
-        self,
-        framework: str,
-        way: Way,
-        asked: Callable[[Callable[[], Any]], Any] = call,
+        self, framework: str, way: Way, asked: Callable[[Callable[[], Any]], Any] = call
     ) -> None:
         self._getters = way.getters or {}
         self._shown, self._asked = way.shown, asked

@@ -19,16 +19,6 @@ def is_cached(value: object) -> bool:
     return type(value) is _LRU_CACHE
 
 
-def memoised(cached: Any) -> Iterator[Any]:
-    """Yield what such a function keeps, results among it."""
-    own = vars(cached)
-    for each in gc.get_referents(cached):
-        if type(each) is not dict:
-            yield each
-        elif each is not own:
-            yield from each.values()
-
-
 class Watched:
     """Cached functions, to find out whether they come to keep more than they do now."""
 
@@ -38,6 +28,15 @@ class Watched:
     def fuller(self) -> list[Any]:
         """Return those that have computed something since."""
         return [f for f, misses in self._before if f.cache_info().misses != misses]
+
+    def kept(self) -> Iterator[Any]:
+        """Yield what they keep now, results among it."""
+        for cached, _ in self._before:
+            for each in gc.get_referents(cached):
+                if type(each) is not dict:
+                    yield each
+                elif each is not vars(cached):
+                    yield from each.values()
 
     def forget(self) -> None:
         """Have those forget all: what they keep of a capture was never computed."""

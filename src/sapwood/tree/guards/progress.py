@@ -75,10 +75,7 @@ def _inner(value: Any) -> Iterator[Any]:
 def _place(value: Any, depth: int) -> tuple[Hashable, ...]:
     if depth == _DEPTH:
         return ()
-    return (
-        *_own_place(value),
-        *(_place(inner, depth + 1) for inner in _inner(value)),
-    )
+    return (*_own_place(value), *(_place(inner, depth + 1) for inner in _inner(value)))
 
 
 def _places(value: Any) -> Sequence[Hashable]:

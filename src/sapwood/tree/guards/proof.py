@@ -11,23 +11,12 @@ import operator
 import re
 import sys
 import threading
+import types
 from array import array
 from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import lru_cache
-from types import (
-    BuiltinFunctionType,
-    CodeType,
-    FunctionType,
-    GenericAlias,
-    GetSetDescriptorType,
-    MemberDescriptorType,
-    MethodDescriptorType,
-    ModuleType,
-    UnionType,
-    WrapperDescriptorType,
-)
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from sapwood.tree.guards.owners import owner_of_module
 from sapwood.tree.guards.trust import is_trusted, is_users
@@ -58,7 +47,7 @@ def _whole(value: Any) -> bytes | None:
     return None
 
 
-def _code(code: CodeType) -> bytes | None:
+def _code(code: types.CodeType) -> bytes | None:
     """Prove what runs; where it is written is no part of it."""
     return _joined(
         b"code",
@@ -114,7 +103,7 @@ def name_of(value: Any) -> str | None:
     """
     module: Any
     name: Any
-    if isinstance(value, ModuleType):
+    if isinstance(value, types.ModuleType):
         module, name = value.__name__, ""
     else:
         module = getattr(value, "__module__", None) or ""
@@ -165,7 +154,7 @@ def _host_array(value: Any) -> bytes | None:
     return _joined(b"array", [type(value), value.dtype, looks, flags, contents, base])
 
 
-def _function(value: FunctionType) -> bytes | None:
+def _function(value: types.FunctionType) -> bytes | None:
     """Prove a function whose code is not read by its name, else by what it is made of.
 
     Its globals are those of its module, which has a version.
@@ -174,7 +163,8 @@ def _function(value: FunctionType) -> bytes | None:
         return _named(value)
     cells = [cell.cell_contents for cell in value.__closure__ or ()]
     module = sys.modules.get(value.__module__ or "")
-    if any(isinstance(each, FunctionType) and not name_of(each) for each in cells):
+    inner = (each for each in cells if isinstance(each, types.FunctionType))
+    if not all(map(name_of, inner)):
         # Functions may close over each other.
         return None
     if not is_trusted(value, f"{value.__module__}:"):
@@ -189,7 +179,7 @@ def _reduced(value: Any) -> bytes | None:
 
 
 def _alias(value: Any) -> bytes | None:
-    made_of = getattr(value, "__origin__", UnionType)
+    made_of = getattr(value, "__origin__", types.UnionType)
     return _joined(b"alias", [made_of, value.__args__])
 
 
@@ -244,27 +234,27 @@ def _by_text(value: Any) -> bool:
 
 
 _DESCRIPTORS: Final = {
-    GetSetDescriptorType,
-    MemberDescriptorType,
-    MethodDescriptorType,
-    WrapperDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
 }
+_NAMED: Final = types.ModuleType, type, types.BuiltinFunctionType
 _GETTERS: Final = {
     *(operator.attrgetter, operator.itemgetter, operator.methodcaller),
     type(vars(NamedTuple("_Pair", [("a", int)]))["a"]),
 }
 _LOCKS: Final = {type(threading.Lock()), type(threading.RLock())}
 
-_PROOFS: Final[
-    tuple[tuple[Callable[[Any], bool], Callable[[Any], bytes | None]], ...]
-] = (
-    (lambda v: isinstance(v, CodeType), _code),
+_Prove: TypeAlias = Callable[[Any], bytes | None]
+_PROOFS: Final[tuple[tuple[Callable[[Any], bool], _Prove], ...]] = (
+    (lambda v: isinstance(v, types.CodeType), _code),
     (lambda v: type(v) in {tuple, list}, _items),
     (lambda v: type(v) in {set, frozenset}, _unordered),
-    (lambda v: type(v) is FunctionType, _function),
-    (lambda v: issubclass(type(v), (ModuleType, type, BuiltinFunctionType)), _named),
+    (lambda v: type(v) is types.FunctionType, _function),
+    (lambda v: issubclass(type(v), _NAMED), _named),
     (lambda v: type(v) in _GETTERS, _reduced),
-    (lambda v: type(v) in {UnionType, GenericAlias}, _alias),
+    (lambda v: type(v) in {types.UnionType, types.GenericAlias}, _alias),
     (_is_dtype, _dtype),
     (lambda v: isinstance(v, Enum), _member),
     (lambda v: type(v) in _DESCRIPTORS, _descriptor),

@@ -17,12 +17,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from sapwood.errors import CaptureError
 from sapwood.tree.guards import views
-from sapwood.tree.guards.accessors import (
-    accessors,
-    is_only_named,
-    is_structural,
-    named,
-)
+from sapwood.tree.guards.accessors import accessors, is_only_named, is_structural, named
 from sapwood.tree.guards.arrays import Arrays, layout_of
 from sapwood.tree.guards.asking import Questions
 from sapwood.tree.guards.comparing import HASHING
@@ -198,6 +193,10 @@ class Walk:
         """
         return weakly(self.nodes[number].value)
 
+    def rows(self) -> Iterator[tuple[Inside, Row]]:
+        """Yield all slots that were read, and what each is in."""
+        return ((inside, row) for inside in self.insides for row in inside.rows)
+
     def guarded(self) -> list[Inside]:
         """Return what guards look at: all but arguments and states that ever move."""
         return [
@@ -219,7 +218,7 @@ class Walk:
         """Return kept numbers that could be those of objects, if code asks for any."""
         if _NUMBERING.isdisjoint(self.reach.builtins | self.reach.names):
             return []
-        rows = [row for each in self.insides if each.view.guarded for row in each.rows]
+        rows = (row for inside, row in self.rows() if inside.view.guarded)
         both = (each for row in rows for each in (row.key, row.value))
         return [each for each in both if type(each) is int and each >= _AN_ADDRESS]
 
@@ -375,8 +374,7 @@ class Walk:
 
     def _too_much(self, node: Node, more: int) -> CaptureError:
         size, number = max(
-            ((len(inside.rows), inside.node) for inside in self.insides),
-            default=(0, 0),
+            ((len(inside.rows), inside.node) for inside in self.insides), default=(0, 0)
         )
         largest = node if more >= size else self.nodes[number]
         return CaptureError(

@@ -26,12 +26,8 @@ def kept_states(survey: Survey) -> list[Callable[[], object]]:
     """
     kept: list[Callable[[], object]] = [_kept_variables()]
     for thing, inside in survey.insides():
-        if inside.view is STATE:
-            kept.append(kept_state(thing))
-        elif inside.view is DECIMAL:
-            kept.append(_kept_decimal(thing))
-        elif inside.view is BUFFER:
-            kept.append(kept_contents(thing))
+        if inside.view in _KEPT:
+            kept.append(_KEPT[inside.view](thing))
         kept += [
             kept_contents(row.value)
             for row in inside.rows
@@ -64,6 +60,10 @@ def _kept_decimal(context: Any) -> Callable[[], object]:
             setattr(context, name, getattr(old, name))
 
     return put_back
+
+
+_KEPT = {STATE: kept_state, DECIMAL: _kept_decimal, BUFFER: kept_contents}
+"""Views of states that no slot holds, and what keeps one."""
 
 
 def put_back(survey: Survey) -> None:

@@ -108,11 +108,8 @@ class Reach:
         If ``asks``, it may also ask questions of that.
         """
         refused = {f"{name}[+]", f"{name}[]?"} | (set() if asks else {f"{name}?"})
-        return (
-            name in self.added
-            and self._has_no_other_use(name)
-            and not refused & self.added
-        )
+        known = name in self.added and not refused & self.added
+        return known and self._has_no_other_use(name)
 
     def adds_to_items(self, name: str) -> bool:
         """Return whether code uses a name only for items, and adds to any of them."""

@@ -19,16 +19,9 @@ from types import FunctionType, GetSetDescriptorType
 from typing import Any, Final
 from weakref import ReferenceType
 
+from sapwood.tree.guards import views
 from sapwood.tree.guards.owners import owner_of_class, owner_of_code
-from sapwood.tree.guards.views import (
-    EMPTY,
-    KEYS,
-    View,
-    dotted,
-    keys_inside,
-    same_path,
-    value_text,
-)
+from sapwood.tree.guards.views import View
 
 BYTES: Final = 1 << 16
 """How much of a host array, or of anything like it, is compared on every call."""
@@ -59,7 +52,7 @@ def _variable(variable: ContextVar[Any]) -> Sequence[Any]:
     try:
         return (variable.get(),)
     except LookupError:
-        return (EMPTY,)
+        return (views.EMPTY,)
 
 
 def _referent(thing: Any) -> Sequence[Any]:
@@ -71,7 +64,7 @@ def _proxied(thing: Any) -> Sequence[Any]:
         # The one way to what a proxy stands for is a method that it lends.
         return (thing.__repr__.__self__,)
     except (AttributeError, ReferenceError):
-        return (EMPTY,)
+        return (views.EMPTY,)
 
 
 def _alive(key: Any) -> Any:
@@ -79,12 +72,12 @@ def _alive(key: Any) -> Any:
 
 
 def _weak_label(path: str, _: Any, key: Any) -> str:
-    return f"{path}[{value_text(_alive(key))}]"
+    return f"{path}[{views.value_text(_alive(key))}]"
 
 
 def _weakly_held(thing: Any) -> Sequence[Any]:
     """Return the keys of a weak dict that there is something inside of."""
-    return keys_inside(map(_alive, thing.data))
+    return views.keys_inside(map(_alive, thing.data))
 
 
 def _members(thing: Any) -> Mapping[Any, Any]:
@@ -94,7 +87,7 @@ def _members(thing: Any) -> Mapping[Any, Any]:
 def _text(stream: Any) -> Sequence[Any]:
     kind: Any = io.StringIO if issubclass(type(stream), io.StringIO) else io.BytesIO
     if kind.closed.__get__(stream):
-        return (EMPTY, EMPTY)
+        return (views.EMPTY, views.EMPTY)
     return (kind.getvalue(stream), kind.tell(stream))
 
 
@@ -158,7 +151,7 @@ def _own(thing: Any) -> dict[str, Any]:
 
 def _store_own(thing: Any, key: str, value: Any) -> None:
     space = _own(thing)
-    if value is EMPTY:
+    if value is views.EMPTY:
         space.pop(key, None)
     else:
         space[key] = value
@@ -166,7 +159,7 @@ def _store_own(thing: Any, key: str, value: Any) -> None:
 
 def _set_variable(environment: Any, key: bytes, value: Any) -> None:
     name = os.fsdecode(key)
-    if value is EMPTY:
+    if value is views.EMPTY:
         environment.pop(name, None)
     else:
         environment[name] = os.fsdecode(value)
@@ -182,18 +175,18 @@ ENVIRON = View(
 )
 CONTEXT = View("variable", _variable, lambda path, _, __: f"{path}.get()")
 REFERENT = View("referent", _referent, _called)
-OWN = View("own attributes", _own, dotted, _store_own, "names")
-PROXIED = View("proxied", _proxied, same_path)
+OWN = View("own attributes", _own, views.dotted, _store_own, "names")
+PROXIED = View("proxied", _proxied, views.same_path)
 WEAK = View("weak", attrgetter("data"), _weak_label, None, "keys")
-WEAK_KEYS = View("inside weak keys", _weakly_held, KEYS.label)
+WEAK_KEYS = View("inside weak keys", _weakly_held, views.KEYS.label)
 MEMBERS = View("members", _members, _weak_label, None, "keys")
-WHOLE = View("whole", gc.get_referents, same_path, None, "length")
-TEXT = View("text", _text, same_path)
+WHOLE = View("whole", gc.get_referents, views.same_path, None, "length")
+TEXT = View("text", _text, views.same_path)
 SIZE = View("size", lambda thing: (thing.qsize(),), lambda path, _, __: f"len({path})")
 MAXLEN = View("maxlen", lambda thing: (deque.maxlen.__get__(thing),), _dotted)
 FACTORY = View("factory", _factory, _dotted)
-BUFFER = View("bytes", lambda thing: (bytes_of(thing),), same_path)
-DECIMAL = View("decimal", _decimal, dotted)
+BUFFER = View("bytes", lambda thing: (bytes_of(thing),), views.same_path)
+DECIMAL = View("decimal", _decimal, views.dotted)
 HANDLERS = View(
     "handlers",
     _handlers,
@@ -206,7 +199,7 @@ _SAID = View("said", _said, _said_label)
 _SAID_HERE = View("said here", _said, _said_label, portable=False)
 SETTINGS = View("settings", lambda _: (os.environ,), lambda *_: "os.environ")
 
-KEYED: Final = frozenset({KEYS, WEAK_KEYS})
+KEYED: Final = frozenset({views.KEYS, WEAK_KEYS})
 """Views of keys: other views say which there are, and in what order."""
 
 _SAYING: Final[Mapping[str, tuple[str, View]]] = {

@@ -16,19 +16,10 @@ from weakref import ref
 
 from sapwood import _fast
 from sapwood._fast.state import GuardState
+from sapwood.tree.guards import checks
 from sapwood.tree.guards.aliasing import Apart
 from sapwood.tree.guards.asking import Answers
-from sapwood.tree.guards.checks import (
-    CHANGING,
-    CONSTANT,
-    SEEN,
-    Check,
-    Extent,
-    Guard,
-    Kind,
-    Slots,
-    Test,
-)
+from sapwood.tree.guards.checks import Check, Extent, Guard, Kind, Slots, Test
 from sapwood.tree.guards.views import Way
 
 _PLAIN: Final = Way()
@@ -108,7 +99,8 @@ class Steps:
             self._add(Op.CLASS, thing, 0, tests[0].was)
             return True
         plain = [each for each in tests if isinstance(each, Slots)]
-        if way.getters and [test.kind for test in plain] == [CONSTANT] * len(tests):
+        constant = [test.kind for test in plain] == [checks.CONSTANT] * len(tests)
+        if way.getters and constant:
             return all(self._got(test, way) for test in plain)
         space = self._opened(check, thing)
         return all(self._test(test, space, way) for test in tests)
@@ -165,7 +157,7 @@ class Steps:
 
     def _slot(self, test: Slots, guard: Guard, space: int, way: Way) -> bool:
         kind, first = test.kind, guard.first
-        if first is CHANGING:
+        if first is checks.CHANGING:
             return False
         at = self._fresh() if kind.used or kind.thing else _VALUE
         if way.attributes:
@@ -187,9 +179,9 @@ class Steps:
         return True
 
     def _same(self, at: int, kind: Kind, first: Any) -> None:
-        if kind is CONSTANT:
+        if kind is checks.CONSTANT:
             self._add(Op.IS, at, 0, first)
-        elif kind is SEEN:
+        elif kind is checks.SEEN:
             self._add(Op.SAME, at, self.things[first])
         elif isinstance(first, Answers):
             self._add(Op.OPEN, at, at, first.holds)
@@ -207,7 +199,7 @@ class Steps:
                 value = getter()
             except RuntimeError:
                 return False
-            if guard.first is CHANGING or way.shown(value) != guard.first:
+            if guard.first is checks.CHANGING or way.shown(value) != guard.first:
                 return False
             if guard.key not in known:
                 self._given(getter, value)
@@ -222,7 +214,7 @@ class Steps:
 
 def assembled(
     roots: Iterable[Callable[[], object]],
-    checks: Iterable[Check],
+    checked: Iterable[Check],
     apart: Sequence[Apart] = (),
 ) -> Steps | None:
     """Return the steps; None where a value may change and be the same object.
@@ -232,7 +224,7 @@ def assembled(
     steps = Steps()
     for root in roots:
         steps.root(root)
-    if not all(map(steps.check, checks)):
+    if not all(map(steps.check, checked)):
         return None
     for each in apart:
         steps.stay_apart(each.places)

@@ -20,53 +20,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ReferenceType, WeakValueDictionary
 
 from sapwood.errors import MisuseError
+from sapwood.tree.guards import changes, views
 from sapwood.tree.guards.aliasing import firsts, twins
 from sapwood.tree.guards.ambient import Ambient, extents, guard
 from sapwood.tree.guards.arrays import Arrays
 from sapwood.tree.guards.asking import Ear, Listening, Questions
+from sapwood.tree.guards.changes import Added, Change
 from sapwood.tree.guards.constants import constant_of, is_left_out
-from sapwood.tree.guards.memoised import Watched, is_cached, memoised
+from sapwood.tree.guards.memoised import Watched, is_cached
 from sapwood.tree.guards.progress import PROGRESS, is_readable
 from sapwood.tree.guards.reach import Inside, Row, Walk, is_book, reach
 from sapwood.tree.guards.scope import ATOMS, Reach
-from sapwood.tree.guards.slots import (
-    Added,
-    Assigned,
-    BoundArray,
-    Change,
-    Draw,
-    Filled,
-    Item,
-    NestSlot,
-    Rebound,
-    Slot,
-    TallySlot,
-)
+from sapwood.tree.guards.slots import Item, Slot, TallySlot
 from sapwood.tree.guards.sources import STATE
 from sapwood.tree.guards.standard import FACTORY, KEYED, MAXLEN, STANDARD_VIEWS
-from sapwood.tree.guards.views import (
-    ATTRIBUTES,
-    BY_NAME,
-    CELLS,
-    DICT,
-    EMPTY,
-    FIELDS,
-    GLOBALS,
-    LIST,
-    MODULE,
-    REGISTERED,
-    SET,
-    TUPLE,
-    VARIABLES,
-    View,
-    value_text,
-)
-from sapwood.tree.nests.containers import (
-    arrays_in,
-    constant_key,
-    flatten,
-    taken_apart,
-)
+from sapwood.tree.nests.containers import arrays_in, constant_key, flatten, taken_apart
 from sapwood.tree.nests.contents import contents_of
 
 if TYPE_CHECKING:
@@ -77,13 +45,16 @@ _CLOCKS = {
     for name, value in vars(time).items()
     if isinstance(value, BuiltinFunctionType) and name != "sleep"
 }
-_VIEWS = {**BY_NAME, **STANDARD_VIEWS}
-_CONTAINERS = (DICT, LIST, SET)
+_VIEWS = {**views.BY_NAME, **STANDARD_VIEWS}
+_CONTAINERS = (views.DICT, views.LIST, views.SET)
 _MADE = (FACTORY, MAXLEN)
 _REMADE = {dict, list, tuple, SimpleNamespace}
 _LASTING = ATOMS - {bytearray}
 _ASSIGNED = {bool, bytes, complex, float, int, str, type(None)}
-_ASSIGNABLE = (ATTRIBUTES, CELLS, DICT, FIELDS, GLOBALS, LIST, TUPLE, VARIABLES)
+_ASSIGNABLE = (
+    *(views.ATTRIBUTES, views.CELLS, views.DICT, views.FIELDS, views.GLOBALS),
+    *(views.LIST, views.TUPLE, views.VARIABLES),
+)
 """Views of which to bind a slot is all that there is to do, whatever is there."""
 
 
@@ -131,21 +102,8 @@ class Survey:
     def key(self) -> Hashable:
         """Equal for surveys between which no guarded value differs."""
         walk = self._walk
-        return (
-            tuple(walk.nodes[number].frozen for number in walk.held()),
-            *(
-                (
-                    inside.node,
-                    inside.view.name,
-                    inside.lacks,
-                    *(
-                        (constant_key(r.key), r.role, r.frozen, r.node)
-                        for r in inside.rows
-                    ),
-                )
-                for inside in walk.guarded()
-            ),
-        )
+        held = tuple(walk.nodes[number].frozen for number in walk.held())
+        return held, *map(_key_of, walk.guarded())
 
     def arrays(self) -> tuple[Any, ...]:
         """Return the arrays that the function reaches besides its arguments."""
@@ -186,33 +144,30 @@ class Survey:
         What is yielded ends that, and has each of them compared itself from then on.
         """
         ear = Ear(self._walk.questions)
-        places = list[tuple[View, Any, Any]]()
-        names = set[str]()
-
-        def begin() -> None:
-            for thing, inside in self.insides():
-                store = inside.view.store
-                for row in inside.rows:
-                    if store is not None and row.role == "tally" and row.name:
-                        # By the object itself: its way may lead elsewhere by the end.
-                        places.append((inside.view, thing, row.key))
-                        names.add(row.name)
-                        store(thing, row.key, Listening.to(row.value, row.name, ear))
+        # By the objects themselves: their ways may lead elsewhere by the end.
+        places = [
+            (store, inside.view.open, thing, row)
+            for thing, inside in self.insides()
+            for row in inside.rows
+            if (store := inside.view.store) and row.role == "tally" and row.name
+        ]
 
         def end() -> None:
             ear.listens = False
-            for view, thing, key in places:
+            for store, opened, thing, row in places:
                 with suppress(AttributeError, LookupError):
-                    value = view.open(thing)[key]
-                    if type(value) is Listening and view.store is not None:
-                        view.store(thing, key, int(value))
+                    value = opened(thing)[row.key]
+                    if type(value) is Listening:
+                        store(thing, row.key, int(value))
 
         def exactly() -> None:
             end()
-            self._walk.questions.exact.update(names)
+            self._walk.questions.exact.update(row.name for *_, row in places)
 
         try:
-            begin()  # within: whatever interrupts it, no number is left to listen
+            # Within: whatever interrupts it, no number is left to listen.
+            for store, _, thing, row in places:
+                store(thing, row.key, Listening.to(row.value, row.name, ear))
             yield exactly
         finally:
             end()
@@ -236,19 +191,18 @@ class Survey:
     def holds(self, value: object) -> bool:
         """Return whether a value was found anywhere, looked into or not."""
         return self.reaches(value) or any(
-            row.value is value for inside in self._walk.insides for row in inside.rows
+            row.value is value for _, row in self._walk.rows()
         )
 
     def clock(self) -> str | None:
         """Return the path of a clock of Python's that the function names, if any."""
         named = sorted(_CLOCKS.keys() & self._walk.reach.names)
-        for inside in self._walk.insides:
-            for row in inside.rows:
-                path = self._walk.path(inside, row.key)
-                if row.value is time and named:
-                    return f"{path}.{named[0]}"
-                if any(row.value is clock for clock in _CLOCKS.values()):
-                    return path
+        for inside, row in self._walk.rows():
+            path = self._walk.path(inside, row.key)
+            if row.value is time and named:
+                return f"{path}.{named[0]}"
+            if any(row.value is clock for clock in _CLOCKS.values()):
+                return path
         return None
 
     def guards_hosts(self) -> bool:
@@ -258,8 +212,7 @@ class Survey:
         """
         return not any(
             row.role == "constant" and is_left_out(row.value, row.frozen)
-            for inside in self._walk.insides
-            for row in inside.rows
+            for _, row in self._walk.rows()
         )
 
     def array_slots(self) -> dict[str, Any]:
@@ -276,7 +229,7 @@ class Survey:
         return [
             each
             for inside in walk.guarded()
-            if inside.view is not TUPLE or walk.nodes[inside.node].step is None
+            if inside.view is not views.TUPLE or walk.nodes[inside.node].step is None
             for row in inside.rows
             if row.role == "array" or row.node in self._tuples
             for each in self._ways(self._slot(inside, row.key), row)
@@ -292,7 +245,7 @@ class Survey:
     @cached_property
     def _tuples(self) -> dict[int, Inside]:
         """What is in each tuple that was looked into, by its number."""
-        return {x.node: x for x in self._walk.insides if x.view is TUPLE}
+        return {x.node: x for x in self._walk.insides if x.view is views.TUPLE}
 
     def plain_slots(self) -> list[tuple[Slot, Any]]:
         """Return the slots of plain values that can be bound, and what they hold."""
@@ -308,19 +261,14 @@ class Survey:
         """Return the arrays that are keys of what the function reaches."""
         return self._walk.array_keys()
 
-    def _cached(self) -> list[Any]:
-        return [n.value for n in self._walk.nodes if is_cached(n.value)]
-
     def cached(self) -> Watched:
         """Return the functions that are reached and `functools.lru_cache` has made."""
-        return Watched(self._cached())
+        return Watched(n.value for n in self._walk.nodes if is_cached(n.value))
 
     def memoised(self) -> dict[int, Any]:
         """Return the arrays that such functions keep, by their identity."""
         is_array, found = self._walk.arrays.is_array, dict[int, Any]()
-        for each in (
-            each for function in self._cached() for each in memoised(function)
-        ):
+        for each in self.cached().kept():
             with suppress(MisuseError):  # it is no nest
                 found |= {id(leaf): leaf for leaf in arrays_in(each, is_array)}
         return found
@@ -355,19 +303,19 @@ class Survey:
 
     def changes_since(self, before: Survey) -> tuple[Change, ...]:
         """Return what was written since an earlier survey of the same call."""
-        changes: dict[Hashable, Change] = {}
+        found: dict[Hashable, Change] = {}
         items: dict[int, Item] = {}
         for old, new in self._both(before):
             for change in self._written(before, old, new):
                 # What stands in a namespace is found by each function that names it.
                 place: Hashable = id(change)
-                if isinstance(change, Added | Rebound):
+                if isinstance(change, Added | changes.Rebound):
                     place = change.place()
-                if place not in changes:
+                if place not in found:
                     shared = isinstance(change, Added) and change.is_shared(items)
                     plain = Change(change.path, change.text)
-                    changes[place] = plain if shared else change
-        return tuple(changes.values())
+                    found[place] = plain if shared else change
+        return tuple(found.values())
 
     def renewed_since(self, before: Survey) -> list[Any]:
         """Return containers that were empty, and in whose place others are by now."""
@@ -393,115 +341,87 @@ class Survey:
         return found
 
     def _written(self, before: Survey, old: Inside, new: Inside) -> Iterator[Change]:
-        path, thing = self._walk.nodes[new.node].path, self._walk.nodes[new.node].value
-        if (
-            new.view is PROGRESS
-            and self._walk.reach.advances
-            and not is_readable(thing)
-        ):
-            yield Change(path, f"{path} is a {value_text(thing)}, which moves unseen")
+        node = self._walk.nodes[new.node]
+        path, was, now = node.path, len(old.rows), len(new.rows)
+        moves = new.view is PROGRESS and self._walk.reach.advances
+        if moves and not is_readable(node.value):
+            text = f"{path} is a {views.value_text(node.value)}, which moves unseen"
+            yield Change(path, text)
             return
-        if new.view in KEYED and len(old.rows) != len(new.rows):
+        if new.view in KEYED and was != now:
             return
-        if new.view.extent == "length" and len(old.rows) != len(new.rows):
-            lengths = f"from {len(old.rows)} to {len(new.rows)}"
-            more = len(new.rows) > len(old.rows)
-            yield (Filled if more else Change)(path, f"len({path}) changed {lengths}")
+        if new.view.extent == "length" and was != now:
+            text = f"len({path}) changed from {was} to {now}"
+            yield (changes.Filled if now > was else Change)(path, text)
             return
         yield from self._rows_written(before, old, new, partial(self._slot, new))
-        if new.view is DICT and not _are_in_order(old, new):
+        if new.view is views.DICT and not _are_in_order(old, new):
             yield Change(path, f"the order of keys in {path} changed")
 
     def _rows_written(
-        self,
-        before: Survey,
-        old: Inside,
-        new: Inside,
-        slot_of: Callable[[Any], Slot],
+        self, before: Survey, old: Inside, new: Inside, slot_of: Callable[[Any], Slot]
     ) -> Iterator[Change]:
         for was, now in _pairs(old, new):
-            if was.role == now.role == "tally":
-                yield from self._added(before, new, was, now, slot_of)
-                continue
             inner = self._rebuilt(before, was, now)
             if inner is not None:
                 slot = slot_of(now.key)
                 yield from self._rows_written(before, *inner, slot.inside)
                 continue
-            change = self._compared(new, was, now, slot_of)
-            if change is not None and not self._renews(before, was, now):
-                yield from self._rebound(before, new, was, now, slot_of) or [change]
+            if self._is_same(new, was, now) or self._renews(before, was, now):
+                continue
+            path = self._walk.path(new, now.key)
+            text = _text(new, path, was.value, now.value)
+            written = _Written(new, was, now, path, text, slot_of(now.key))
+            if was.role == now.role == "tally":
+                yield from self._added(before, written)
+            else:
+                rebound = [*self._rebound(before, written)]
+                yield from rebound or [self._compared(written)]
 
-    def _added(
-        self,
-        before: Survey,
-        inside: Inside,
-        old: Row,
-        new: Row,
-        slot_of: Callable[[Any], Slot],
-    ) -> Iterator[Change]:
+    def _added(self, before: Survey, written: _Written) -> Iterator[Change]:
         """Yield what was added to a number, or the items that were to a list."""
-        path, slot = self._walk.path(inside, new.key), slot_of(new.key)
+        _, old, new, path, text, slot = written
         tally = partial(TallySlot.of, slot)
         write = partial(Added, _arguments=self._arguments)
         if type(new.value) is not list:
-            text = _text(inside, path, old.value, new.value)
-            if new.value != old.value:
-                more = new.value - old.value
-                yield write(path, text, slot=tally(), old=old.value, new=more)
-        elif new.value is not old.value or new.size < old.size:
+            more = new.value - old.value
+            yield write(path, text, slot=tally(), old=old.value, new=more)
+            return
+        if new.value is not old.value or new.size < old.size:
             yield Change(path, f"{path} is another list, or was cut")
-        else:
-            text = f"len({path}) changed from {old.size} to {new.size}"
-            for number, item in enumerate(new.value[old.size :], old.size):
-                at, leaves = f"{path}[{number}]", [item]
-                whole: Item | None = None
-                # Nobody looks into a list to which is only added.
-                if (made := self._new_nest(before, item, places=0)) is not None:
-                    whole, leaves = made
-                elif not self._is_leaf(item):
-                    yield Change(path, text)
-                    return
-                for k, leaf in enumerate(leaves):
-                    to = tally(whole, k)
-                    yield write(at, text, slot=to, old=None, new=leaf, number=number)
+            return
+        text = f"len({path}) changed from {old.size} to {new.size}"
+        for number, item in enumerate(new.value[old.size :], old.size):
+            # Nobody looks into a list to which is only added.
+            made = self._new_nest(before, item, places=0)
+            if made is None and not self._is_leaf(item):
+                yield Change(path, text)
+                return
+            at, (whole, leaves) = f"{path}[{number}]", made or (None, [item])
+            for k, leaf in enumerate(leaves):
+                to = tally(whole, k)
+                yield write(at, text, slot=to, old=None, new=leaf, number=number)
 
-    def _rebound(
-        self,
-        before: Survey,
-        inside: Inside,
-        old: Row,
-        new: Row,
-        slot_of: Callable[[Any], Slot],
-    ) -> Sequence[Change]:
-        """Return what was bound of a new container, by leaves; nothing of any other."""
-        slot, is_array = slot_of(new.key), self._walk.arrays.is_array
-        known = inside.view in _ASSIGNABLE and not is_book(inside.view, old.key)
-        made = (
-            self._new_nest(before, new.value) if known and slot.can_be_bound else None
-        )
+    def _rebound(self, before: Survey, written: _Written) -> Iterator[Change]:
+        """Yield what was bound of a new container, by leaves; nothing of any other."""
+        _, old, new, path, text, slot = written
+        is_array = self._walk.arrays.is_array
+        made = self._new_nest(before, new.value) if written.is_assignable() else None
         if made is None or not before._is_kept(old, self):
-            return ()
+            return
         item, leaves = made
         was: list[Any] = []
         with suppress(MisuseError):  # the old one contains itself
             was, form = flatten(old.value, is_array)
             was = was if form == item.structure else []
-        path, paths = self._walk.path(inside, new.key), self._paths(new.value)
-        text = _text(inside, path, old.value, new.value)
-        return [
-            Rebound(
-                path,
-                text,
-                replace(NestSlot.of(slot, item, k), path=paths.get(id(leaf), path)),
-                old.value,
-                leaf,
-                self._arguments,
-                bool(was)
-                and (is_array(leaf) or constant_key(leaf) == constant_key(was[k])),
+        paths = self._paths(new.value)
+        bind = partial(changes.Rebound, path, text, old=old.value)
+        for k, leaf in enumerate(leaves):
+            to = replace(slot, path=paths.get(id(leaf), path), item=item, leaf=k)
+            alike = bool(was) and (
+                is_array(leaf) or constant_key(leaf) == constant_key(was[k])
             )
-            for k, leaf in enumerate(leaves)
-        ]
+            yield bind(slot=to, new=leaf, _arguments=self._arguments, alike=alike)
 
     def _new_nest(
         self, before: Survey, value: object, places: int = 1
@@ -517,18 +437,17 @@ class Survey:
         except MisuseError:  # it contains itself
             return None
         known = all(map(self._is_leaf, leaves)) and all(map(_is_remade, inside))
-        containers = [*inside, *filter(_is_tuple, _containers(value))]
-        if not (leaves and known and self._are_new(before, containers, places)):
+        known = known and self._are_new(before, [*_containers(value)], places)
+        if not (leaves and known):
             return None
         return Item(form, len(leaves), tuple(map(id, inside))), leaves
 
     def _are_new(self, before: Survey, containers: Sequence[Any], places: int) -> bool:
         """Return whether nobody had these before, and each is in so many places now."""
         where: dict[int, set[Hashable]] = {id(each): set() for each in containers}
-        for inside in self._walk.insides:
-            for row in inside.rows:
-                if id(row.value) in where:
-                    where[id(row.value)].add(self._place(inside, row.key))
+        for inside, row in self._walk.rows():
+            if id(row.value) in where:
+                where[id(row.value)].add(self._place(inside, row.key))
         return all(
             not before.reaches(each) and len(where[id(each)]) == places
             for each in containers
@@ -536,8 +455,8 @@ class Survey:
 
     def _place(self, inside: Inside, key: Any) -> Hashable:
         """Return what tells where a slot is: functions share cells, and globals."""
-        if inside.view in (CELLS, GLOBALS, MODULE):
-            return TallySlot.of(self._slot(inside, key)).place(self._arguments)
+        if inside.view in (views.CELLS, views.GLOBALS, views.MODULE):
+            return self._slot(inside, key).place(self._arguments)
         return inside.node, inside.view.name, key
 
     def _paths(self, nest: object) -> dict[int, str]:
@@ -545,9 +464,8 @@ class Survey:
         walk, numbers = self._walk, {*map(id, _containers(nest))}
         return {
             id(row.value): walk.path(inside, row.key)
-            for inside in walk.insides
+            for inside, row in walk.rows()
             if id(walk.nodes[inside.node].value) in numbers
-            for row in inside.rows
         }
 
     def _is_kept(self, row: Row, now: Survey, deep: int = 8) -> bool:
@@ -557,10 +475,8 @@ class Survey:
         """
         if type(row.value) not in _REMADE and not is_dataclass(type(row.value)):
             return True
-        for inside in self._walk.insides:
-            if inside.node == row.node and not self._is_as_it_was(inside, now, deep):
-                return False
-        return True
+        insides = (each for each in self._walk.insides if each.node == row.node)
+        return all(self._is_as_it_was(each, now, deep) for each in insides)
 
     def _is_as_it_was(self, inside: Inside, now: Survey, deep: int) -> bool:
         space = inside.view.open(self._walk.nodes[inside.node].value)
@@ -600,35 +516,29 @@ class Survey:
         was, now = before._tuples.get(old.node), self._tuples.get(new.node)
         if was is None or now is None or len(was.rows) != len(now.rows):
             return None
-        rows = (row for inside in self._walk.insides for row in inside.rows)
-        if sum(row.node == new.node for row in rows) > 1:
+        if sum(row.node == new.node for _, row in self._walk.rows()) > 1:
             return None
         return was, now
 
     def _slot(self, inside: Inside, key: Any) -> Slot:
         return self._walk.slot(inside, key, by_argument=True)
 
-    def _compared(
-        self, inside: Inside, old: Row, new: Row, slot_of: Callable[[Any], Slot]
-    ) -> Change | None:
-        if self._is_same(inside, old, new):
-            return None
-        path, was, now = self._walk.path(inside, new.key), old.value, new.value
-        text = _text(inside, path, was, now)
+    def _compared(self, written: _Written) -> Change:
+        """Return what was bound, of what is no new container."""
+        inside, old, new, path, text, slot = written
         if inside.view is STATE:
-            return Draw(path, text)
-        slot, goes = slot_of(new.key), old.role == "array" and now is None
+            return changes.Draw(path, text)
+        was, now = old.value, new.value
+        goes = old.role == "array" and now is None
         if slot.can_be_bound and (new.role == "array" or goes):
-            return BoundArray(path, text, slot, was, now, self._arguments)
-        plain = inside.view in _ASSIGNABLE and _is_plain(was) and _is_plain(now)
+            return changes.BoundArray(path, text, slot, was, now, self._arguments)
         # A tally is not guarded by its value: what is assigned may not follow from it.
         constant = old.role == new.role == "constant"
-        book = is_book(inside.view, old.key)
-        if slot.can_be_bound and plain and constant and not book:
-            return Assigned(path, text, slot, was, now, self._arguments)
-        filled = was is None or (was is EMPTY and inside.view is not LIST)
+        if written.is_assignable() and constant and _is_plain(was) and _is_plain(now):
+            return changes.Assigned(path, text, slot, was, now, self._arguments)
+        filled = was is None or (was is views.EMPTY and inside.view is not views.LIST)
         known = inside.view in _ASSIGNABLE
-        return Filled(path, text) if known and filled else Change(path, text)
+        return changes.Filled(path, text) if known and filled else Change(path, text)
 
     def _renews(self, before: Survey, old: Row, new: Row) -> bool:
         """Return whether an empty container stands where another one did.
@@ -657,13 +567,15 @@ class Survey:
             return _is_dead(old)
         if old.role == "absent":
             return self._comes_by_itself(inside, new)
+        if old.role == new.role == "tally" and type(new.value) is not list:
+            return bool(old.value == new.value)
         if old.value is new.value and old.role == new.role != "constant":
-            return True
+            return old.size == new.size
         if old.role != new.role or old.role == "node":
             return False
         if old.role == "constant":
             return old.frozen == new.frozen
-        if inside.view is REGISTERED:
+        if inside.view is views.REGISTERED:
             # Its arrays may be made anew by every look.
             look = self._walk.arrays.look
             same = look(old.value).address == look(new.value).address
@@ -676,7 +588,7 @@ class Survey:
         if registry or isinstance(new.value, ModuleType):
             # A package that is loaded meanwhile shows in the package above it.
             return True
-        if inside.view is not ATTRIBUTES or new.role == "array":
+        if inside.view is not views.ATTRIBUTES or new.role == "array":
             return False
         # A property that is kept is as good as one that is asked again.
         cls = type(self._walk.nodes[inside.node].value)
@@ -710,6 +622,23 @@ class Surveyor:
         return Survey(walk, arguments, self._ambients)
 
 
+class _Written(NamedTuple):
+    """A slot in which there is another value than before: see `Change`."""
+
+    inside: Inside
+    was: Row
+    now: Row
+    path: str
+    text: str
+    slot: Slot
+
+    def is_assignable(self) -> bool:
+        """Whether to bind it is possible, and all that there is to do."""
+        view = self.inside.view
+        known = view in _ASSIGNABLE and not is_book(view, self.was.key)
+        return known and self.slot.can_be_bound
+
+
 def _is_plain(value: object) -> bool:
     """Return whether a value may be assigned again as it is."""
     if type(value) is tuple:
@@ -737,16 +666,18 @@ def _are_one(value: object, other: object) -> bool:
     return value is other
 
 
-def _is_tuple(value: object) -> bool:
-    return isinstance(value, tuple)
-
-
 def _containers(value: object) -> Iterator[Any]:
     """Yield a container and those in it, but for tuples of plain values."""
-    if (_is_remade(value) or _is_tuple(value)) and not _is_plain(value):
+    if (_is_remade(value) or isinstance(value, tuple)) and not _is_plain(value):
         yield value
         for each in contents_of(value)[1]:
             yield from _containers(each)
+
+
+def _key_of(inside: Inside) -> Hashable:
+    """Return what is guarded of what one view held."""
+    rows = ((constant_key(r.key), r.role, r.frozen, r.node) for r in inside.rows)
+    return inside.node, inside.view.name, inside.lacks, *rows
 
 
 def _pairs(old: Inside, new: Inside) -> Iterator[tuple[Row, Row]]:
@@ -757,7 +688,7 @@ def _pairs(old: Inside, new: Inside) -> Iterator[tuple[Row, Row]]:
 
 
 def _absent(key: Any) -> Row:
-    return Row(key, EMPTY, "absent", None)
+    return Row(key, views.EMPTY, "absent", None)
 
 
 def _are_in_order(old: Inside, new: Inside) -> bool:
@@ -778,9 +709,9 @@ def _text(inside: Inside, path: str, was: Any, now: Any) -> str:
         return f"{path} moved: a number was drawn from it, or it was seeded"
     if inside.view is PROGRESS:
         return f"{path} moved: a value was taken from it"
-    if was is EMPTY:
-        return f"{path} appeared, as {value_text(now)}"
-    if now is EMPTY:
-        return f"{path} went, it was {value_text(was)}"
-    old, new = value_text(was), value_text(now)
+    if was is views.EMPTY:
+        return f"{path} appeared, as {views.value_text(now)}"
+    if now is views.EMPTY:
+        return f"{path} went, it was {views.value_text(was)}"
+    old, new = views.value_text(was), views.value_text(now)
     return f"{path} changed from {old} to {'another ' if old == new else ''}{new}"

@@ -19,15 +19,7 @@ from types import BuiltinMethodType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
 from sapwood.errors import MisuseError
-from sapwood.tree.nests.kinds import (
-    HEAP,
-    SEQUENCE,
-    UNPACKED,
-    Container,
-    Unpacked,
-    indices,
-    kind_of,
-)
+from sapwood.tree.nests import kinds
 
 
 def weakly(value: Any) -> Callable[[], Any]:
@@ -107,7 +99,7 @@ def is_shared(cls: type) -> bool:
 
 def _fold(
     value: Any,
-    container: Container | None,
+    container: kinds.Container | None,
     is_array: Callable[[Any], bool],
     leaves: list[Any],
     seen: dict[int, tuple[int, Any]],
@@ -199,7 +191,7 @@ def _name(structure: Any, path: str) -> Iterator[str]:
         return
     cls, rest, folded = structure
     container = container_of(cls)
-    label = indices if container is None else container.labels
+    label = kinds.indices if container is None else container.labels
     for more, child in zip(label(cls, rest, len(folded)), folded, strict=True):
         yield from _name(child, path + more)
 
@@ -236,17 +228,17 @@ def register_container(
             ) from None
         return tuple(children), rest
 
-    _registered[cls] = _firm[cls] = Container(
-        parts, lambda _, rest, children: unflatten(rest, children), indices
+    _registered[cls] = _firm[cls] = kinds.Container(
+        parts, lambda _, rest, children: unflatten(rest, children), kinds.indices
     )
 
 
-def registered(cls: type) -> Container | None:
+def registered(cls: type) -> kinds.Container | None:
     """Return how a class that was given to `register_container` is taken apart."""
     return _registered.get(cls)
 
 
-def container_of(cls: type) -> Container | None:
+def container_of(cls: type) -> kinds.Container | None:
     """Return how the instances of ``cls`` are taken apart; None: they are leaves.
 
     Raises `MisuseError` for a class that looks like a container but may be more.
@@ -257,8 +249,8 @@ def container_of(cls: type) -> Container | None:
     return _learnt(cls) if container is _UNSEEN else container
 
 
-def _learnt(cls: type) -> Container | None:
-    container = kind_of(cls, _frozen)
+def _learnt(cls: type) -> kinds.Container | None:
+    container = kinds.kind_of(cls, _frozen)
     if _is_firm(cls):
         return _firm.setdefault(cls, container)
     # No Python runs when a class goes: no interrupt then leaves it known.
@@ -273,7 +265,7 @@ def _learnt(cls: type) -> Container | None:
 
 def _is_firm(cls: type) -> bool:
     """Return whether a class lives as long as the process, or as its package."""
-    if not cls.__flags__ & HEAP:
+    if not cls.__flags__ & kinds.HEAP:
         return True
     name = str(cls.__module__)
     if name.partition(".")[0] not in {"cupy", "sapwood", "torch"}:
@@ -325,34 +317,34 @@ def _subscripts(_: Any, keys: Any, __: int) -> Iterable[str]:
 
 
 _UNSEEN: Any = object()
-_DICT = Container(
+_DICT = kinds.Container(
     lambda value: (tuple(value.values()), keys_of(value)),
     lambda cls, keys, children: cls(zip(plain_keys(keys), children, strict=True)),
     _subscripts,
 )
-_BUILT_IN: dict[type, Container] = {
-    tuple: SEQUENCE,
-    list: SEQUENCE,
-    deque: Container(
+_BUILT_IN: dict[type, kinds.Container] = {
+    tuple: kinds.SEQUENCE,
+    list: kinds.SEQUENCE,
+    deque: kinds.Container(
         lambda value: (value, value.maxlen),
         lambda _, n, children: deque(children, n),
-        indices,
+        kinds.indices,
     ),
     dict: _DICT,
     OrderedDict: _DICT,
-    defaultdict: Container(
+    defaultdict: kinds.Container(
         lambda value: (tuple(value.values()), (value.default_factory, keys_of(value))),
         lambda _, rest, children: defaultdict(
             rest[0], zip(plain_keys(rest[1]), children, strict=True)
         ),
         lambda cls, rest, count: _subscripts(cls, rest[1], count),
     ),
-    Unpacked: UNPACKED,
+    kinds.Unpacked: kinds.UNPACKED,
 }
-_registered: dict[type, Container] = {}
-_firm: dict[type, Container | None] = dict(_BUILT_IN)
+_registered: dict[type, kinds.Container] = {}
+_firm: dict[type, kinds.Container | None] = dict(_BUILT_IN)
 """How classes are taken apart that stay; looked up for everything that is passed."""
-_known: dict[int, Container | None] = {}
+_known: dict[int, kinds.Container | None] = {}
 """The same of classes of users, by identity: these are not kept, and leave it."""
 _watched: dict[int, weakref.ref[type]] = {}
 
@@ -404,10 +396,7 @@ def _item_keys(value: Iterable[Any]) -> Hashable:
 
 
 _constants: dict[type, Callable[[Any], Hashable]] = {
-    int: lambda value: value,
-    str: lambda value: value,
-    type(None): lambda value: value,
-    type(...): lambda value: value,
+    **dict.fromkeys((int, str, type(None), type(...)), lambda value: value),
     bool: lambda value: (bool, value),
     float: lambda value: (float, _double(value)),
     complex: lambda value: (complex, _doubles(value.real, value.imag)),
@@ -415,9 +404,7 @@ _constants: dict[type, Callable[[Any], Hashable]] = {
     bytearray: lambda value: (bytearray, bytes(value)),
     range: lambda value: (range, value.start, value.stop, value.step),
     slice: lambda x: (slice, *map(constant_key, (x.start, x.stop, x.step))),
-    tuple: _item_keys,
-    frozenset: _item_keys,
-    set: _item_keys,
+    **dict.fromkeys((tuple, frozenset, set), _item_keys),
     MethodType: lambda value: (
         MethodType,
         constant_key(value.__func__),
@@ -426,26 +413,20 @@ _constants: dict[type, Callable[[Any], Hashable]] = {
 }
 
 _BY_TEXT = {
-    ("datetime", "date"),
-    ("datetime", "datetime"),
-    ("datetime", "time"),
-    ("datetime", "timedelta"),
-    ("decimal", "Decimal"),
-    ("fractions", "Fraction"),
-    ("pathlib", "PosixPath"),
-    ("pathlib", "PurePosixPath"),
-    ("pathlib", "WindowsPath"),
-    ("pathlib._local", "PosixPath"),
-    ("pathlib._local", "PurePosixPath"),
-    ("torch", "device"),
-    ("uuid", "UUID"),
+    "datetime": ("date", "datetime", "time", "timedelta"),
+    "decimal": ("Decimal",),
+    "fractions": ("Fraction",),
+    "pathlib": ("PosixPath", "PurePosixPath", "WindowsPath"),
+    "pathlib._local": ("PosixPath", "PurePosixPath"),
+    "torch": ("device",),
+    "uuid": ("UUID",),
 }
 """Immutable values whose text says all there is."""
 
 
 def _other_key(value: Any) -> Hashable:
     cls = type(value)
-    if (cls.__module__, cls.__name__) in _BY_TEXT:
+    if cls.__name__ in _BY_TEXT.get(cls.__module__, ()):
         return (cls, repr(value))
     # What belongs to no object, as torch's functions, is itself all there is.
     if cls is BuiltinMethodType and not isinstance(value.__self__, ModuleType | None):

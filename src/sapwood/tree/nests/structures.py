@@ -13,14 +13,8 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from sapwood.errors import MisuseError, StoreError
-from sapwood.tree.nests.containers import (
-    Structure,
-    container_of,
-    is_shared,
-    keys_of,
-    plain_keys,
-    registered,
-)
+from sapwood.tree.nests import containers
+from sapwood.tree.nests.containers import Structure
 from sapwood.tree.nests.plain import Json, from_json, to_json
 
 _DEPTH: Final = 200
@@ -53,9 +47,9 @@ def _dump_rest(cls: type, rest: Any) -> Json:
         named = getattr(factory, "__name__", None)
         if factory is not None and _FACTORIES.get(named or "") is not factory:
             raise ValueError(f"{factory!r} is no factory that is known")
-        return [named, to_json(list(plain_keys(keys)))]
+        return [named, to_json(list(containers.plain_keys(keys)))]
     if cls in _DICTS:
-        return to_json(list(plain_keys(rest)))
+        return to_json(list(containers.plain_keys(rest)))
     return to_json(rest)
 
 
@@ -82,14 +76,14 @@ def _load(found: Json, depth: int, ended: list[type]) -> tuple[Structure, int]:
     loaded = [_load(part, depth + 1, ended) for part in parts]
     children = tuple(structure for structure, _ in loaded)
     structure = (cls, _load_rest(cls, rest, len(children)), children)
-    ended += [cls] if is_shared(cls) else []
+    ended += [cls] if containers.is_shared(cls) else []
     return structure, sum(leaves for _, leaves in loaded)
 
 
 def _container(name: str) -> type:
     cls = _class(name)
     try:
-        container = None if cls is None else container_of(cls)
+        container = None if cls is None else containers.container_of(cls)
         known = container is not None and container.portable
     except MisuseError:
         known = False
@@ -122,7 +116,7 @@ def _load_rest(cls: type, found: Json, count: int) -> Any:
     if cls in _DICTS:
         return _load_keys(found, count)
     rest = from_json(found)
-    if registered(cls) is None:
+    if containers.registered(cls) is None:
         _check_rest(cls, rest, count)
     return rest
 
@@ -135,7 +129,7 @@ def _load_keys(found: Json, count: int) -> Any:
         raise _damaged("a key of a dict cannot be one") from None
     if type(keys) is not list or not len(keys) == len(made) == count:
         raise _damaged("there are as many keys as items")
-    return keys_of(made)
+    return containers.keys_of(made)
 
 
 def _check_rest(cls: type, rest: Any, count: int) -> None:

@@ -20,30 +20,14 @@ from sapwood.tree.choose.function_cache import FunctionCache
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.skips import Skips
 from sapwood.tree.choose.specialization import Specialization
-from sapwood.tree.guards import (
-    Added,
-    Assigned,
-    BoundArray,
-    Filled,
-    Rebound,
-    Repeated,
-    Survey,
-    Surveyor,
-    kept_states,
-)
+from sapwood.tree.guards import Survey, Surveyor, changes, kept_states
 from sapwood.tree.nests.containers import arrays_in
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.objects import told
 from sapwood.tree.node.outputs import analyse
+from sapwood.tree.record import taking
 from sapwood.tree.record.host_data import lasting
 from sapwood.tree.record.repeated import Reordered
-from sapwood.tree.record.taking import (
-    added,
-    also_returned,
-    plain_changes,
-    raised_within,
-    undo,
-)
 from sapwood.tree.regions.crossing import told_later
 from sapwood.tree.regions.rehearsed import Rehearsed
 from sapwood.tree.regions.rerun import Begun, Rerun, Strayed
@@ -84,6 +68,7 @@ class Eagerly:
     ) -> None:
         self.target, self.options, self.recordings = target, options, recordings
         integration, pages = recordings.integration, recordings.device.pages
+        self._is_array = integration.is_array
         self.parameters = Parameters(target(), options.name)
         limit = max(1024, 4 * options.max_recordings)
         self.cache = FunctionCache(integration, pages, limit=limit)
@@ -126,9 +111,8 @@ class Eagerly:
             if error is None:
                 self.call_log.warmed_up(call)
                 self.skips.settled(call)
-            is_array = recordings.integration.is_array
-            bound = [x.new for x in live.changes if isinstance(x, Repeated)]
-            self._donate(call, (watched.result, [*filter(is_array, bound)]))
+            bound = [x.new for x in live.changes if isinstance(x, changes.Repeated)]
+            self._donate(call, (watched.result, [*filter(self._is_array, bound)]))
         if error is not None:
             self.cannot(specialization, error, call, settles=_assigns(live))
             self.call_log.passed_through(call, str(error))
@@ -154,15 +138,15 @@ class Eagerly:
         else:
             begun.forget()
             return watched
-        begun.warm, changes = live.failed()
+        begun.warm, made = live.failed()
         begun.binds(live.bound())
         begun.reads(before)
         begun.first, begun.latest = (
             each.guards(lambda _: False) for each in (before, live.came)
         )
         if not begun.ran:
-            undo(before, states)
-        elif not all(isinstance(each, BoundArray) for each in changes):
+            taking.undo(before, states)
+        elif not all(isinstance(each, changes.BoundArray) for each in made):
             begun.lost = True
         return Strayed(caught, begun)
 
@@ -171,7 +155,7 @@ class Eagerly:
         call, specialization, _ = unfound
         result = self.rerun(strayed, call)
         if isinstance(strayed.error, Caught):
-            self.cannot(specialization, raised_within(strayed.error), call)
+            self.cannot(specialization, taking.raised_within(strayed.error), call)
         return result
 
     def _found(
@@ -182,9 +166,10 @@ class Eagerly:
         error = watching.unrecordable or lasting(watching)
         if error is None and not watching.prepares:
             repeats = self._repeats(watching, live, before)
-            is_array = self.recordings.integration.is_array
-            error = plain_changes(live.changes, but=repeats)
-            error = error or also_returned(live.changes, watched.result, is_array)
+            error = taking.plain_changes(live.changes, but=repeats)
+            error = error or taking.also_returned(
+                live.changes, watched.result, self._is_array
+            )
         if error is None and watching.breaks and capturer is not None:
             # Refused now: when a capture finds it, eager regions have already run.
             error = capturer.refusal(watched.result)
@@ -192,17 +177,18 @@ class Eagerly:
 
     def _repeats(
         self, watching: Session, live: Rehearsed, before: Survey
-    ) -> type[Repeated] | UnionType:
+    ) -> type[changes.Repeated] | UnionType:
         """Return which writes replays are to repeat."""
         if watching.breaks:
             # Behind an eager region, nobody would know how to take back a sum.
-            return BoundArray
-        if not any(isinstance(each, Assigned | Rebound) for each in live.changes):
-            return Repeated
+            return changes.BoundArray
+        follows = changes.Assigned | changes.Rebound
+        if not any(isinstance(each, follows) for each in live.changes):
+            return changes.Repeated
         # A recording is replayed only where an earlier value comes again. What a clock
         # has told may be the same in the warm-up and in the capture, and not later.
         lasts = self.assigning <= _ASSIGNING and before.clock() is None
-        return Repeated if lasts else BoundArray | Added
+        return changes.Repeated if lasts else changes.BoundArray | changes.Added
 
     def _fills(self, live: Rehearsed) -> bool:
         """Return whether later calls may find ready what a warm-up has written.
@@ -210,7 +196,7 @@ class Eagerly:
         Of what else it has written these calls tell. Who asks for the full graph is
         told at once, for this call was none.
         """
-        filled = any(isinstance(each, Filled) for each in live.changes)
+        filled = any(isinstance(each, changes.Filled) for each in live.changes)
         return filled and self.assigning <= _ASSIGNING and not self.options.fullgraph
 
     def _clock(self, before: Survey) -> CaptureError | None:
@@ -230,13 +216,13 @@ class Eagerly:
         return Warm(
             watching.digests() if watching.has_ops() else (),
             watched.stays | live.crossing,
-            told(watched.result, self.recordings.integration.is_array),
+            told(watched.result, self._is_array),
             tuple(watching.breaks),
             watching.room,
             frozenset(name for name, _ in watching.code),
             asks=watching.asks,
             captured=watching.as_captured,
-            added=added(live.changes, self.recordings.integration.is_array),
+            added=taking.added(live.changes, self._is_array),
         )
 
     def run(
@@ -311,7 +297,11 @@ class Eagerly:
             if isinstance(error, Caught):
                 error.reraise()
             raise error
-        why = raised_within(error) if isinstance(error, Caught) else told_later(error)
+        why = (
+            taking.raised_within(error)
+            if isinstance(error, Caught)
+            else told_later(error)
+        )
         with recordings.device.lock:
             self._lease_loosely(watched, run.session)
             self._donate(call, watched.result)
@@ -407,7 +397,7 @@ class Eagerly:
 def _assigns(live: Rehearsed) -> bool:
     """Return whether a warm-up has bound what the next one may find, or be without."""
     return any(
-        isinstance(each, Assigned | Filled)
-        or (isinstance(each, Rebound) and not each.alike)
+        isinstance(each, changes.Assigned | changes.Filled)
+        or (isinstance(each, changes.Rebound) and not each.alike)
         for each in live.changes
     )

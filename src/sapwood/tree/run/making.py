@@ -32,6 +32,7 @@ from sapwood.tree.run.verify import reachable
 from sapwood.tree.watch.session import Midway, Raised, Unready, Warm
 from sapwood.tree.watch.watch import Caught
 
+_REPLACED: Final = "a newer recording of the function takes its place"
 _PATIENCE: Final = 4
 """How often in a row a capture may be `Unready` before it is tried more seldom."""
 
@@ -156,20 +157,14 @@ class Making:
         (call, specialization, _), skip = unfound, skip_of(error)
         if isinstance(error, Unready):
             specialization.unready += not error.moved
-            if (
-                specialization.warm is not None
-                and specialization.warm.asks
-                and specialization.unready > 1
-            ):
+            warm = specialization.warm
+            if warm is not None and warm.asks and specialization.unready > 1:
                 # The function prepares something in captures alone: another warm-up
                 # would not help.
                 self.eagerly.cannot(specialization, skip, call)
-            again = (
-                self.options.fullgraph
-                or error.moved
-                or specialization.unready < _PATIENCE
-            )
-            specialization.failed = None if again else skip
+            again = error.moved or specialization.unready < _PATIENCE
+            lasts = not (again or self.options.fullgraph)
+            specialization.failed = skip if lasts else None
         elif isinstance(error, DriverError):
             specialization.failed = skip
         elif not isinstance(error, Raised):
@@ -182,7 +177,8 @@ class Making:
         """Record a call around its eager regions, and so run it; else as `_record`."""
         call, specialization, before = unfound
         warm = specialization.warm
-        begun = Begun(self.recordings.device, (), warm, self._arguments(call))
+        bind = partial(self.parameters.bind, call.args, call.kwargs)
+        begun = Begun(self.recordings.device, (), warm, bind)
         try:
             order = self._order(unfound, step)
             arrays = [*call.given.arrays, *before.arrays()]
@@ -277,15 +273,12 @@ class Making:
 
     def _make_room(self, step: Step) -> None:
         for victim in step.evict:
-            self.recordings.fell(
-                victim, "a newer recording of the function takes its place"
-            )
+            self.recordings.fell(victim, _REPLACED)
 
     def _plant(self, unfound: Unfound, made: Recorded) -> Found:
         call, specialization, _ = unfound
-        made.node.apart = (
-            specialization.warm is not None and specialization.warm.captured
-        )
+        warm = specialization.warm
+        made.node.apart = warm is not None and warm.captured
         names, integration = self.parameters.names(call), self.recordings.integration
         origins = origins_of(made.node, call, made.ambient, names, integration)
         self.cache.plant(call, specialization, made.node, made.bound, origins)
@@ -305,24 +298,20 @@ class Making:
         self.eagerly.once(unfound, error)
         return result
 
-    def _arguments(self, call: Call) -> Callable[[], Mapping[str, object]]:
-        return partial(self.eagerly.parameters.bind, call.args, call.kwargs)
-
     def _order(self, unfound: Unfound, step: Step) -> RecordRequest:
         call, specialization, before = unfound
         if not self.recordings.tells:
             check_told(specialization.warm)
         recordings, parameters = self.recordings, self.parameters
-        names, number = parameters.names(call), recordings.number("recording")
+        names, groups = parameters.names(call), call.given.groups()
+        number = recordings.number("recording")
         return RecordRequest(
             fn=self.target(),
             call=call,
             label=f"{self.options.name}#{number}",
             number=number,
             parent=None if recordings.last is None else recordings.last.label,
-            names=[
-                " and ".join(names[k] for k in arrays) for arrays in call.given.groups()
-            ],
+            names=[" and ".join(map(names.__getitem__, each)) for each in groups],
             donated=parameters.declared(call, self.options.donate),
             pinned=parameters.declared(call, self.options.pinned),
             specialization=specialization,

@@ -7,6 +7,7 @@ otherwise is decided in `decide`, and recording is done in `recorder`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
@@ -273,16 +274,13 @@ class Runner:
         return step, reasons
 
     def _verified(self, found: Found, call: Call) -> Any:
-        recordings = self.recordings
+        recordings, look = self.recordings, partial(self.eagerly.look, call)
+        eager = partial(self.eagerly.as_recorded, found.node, call)
+        replayed = partial(self.making.replay, found, call)
         try:
-            return verified(
-                recordings,
-                found.node.label,
-                reachable(call, self.eagerly.look(call), recordings.integration),
-                lambda: self.eagerly.as_recorded(found.node, call),
-                lambda: self.eagerly.look(call),
-                lambda: self.making.replay(found, call),
-            )
+            storages = reachable(call, look(), recordings.integration)
+            label = found.node.label
+            return verified(recordings, label, storages, eager, look, replayed)
         except InternalError:
             distrust(recordings, self.cache.nodes[found.node][1], found.node)
             raise

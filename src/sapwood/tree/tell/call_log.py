@@ -8,15 +8,7 @@ from threading import get_ident
 from time import perf_counter_ns
 from typing import Final, NamedTuple
 
-from sapwood.events import (
-    Escaped,
-    Evicted,
-    Missed,
-    PassedThrough,
-    Recorded,
-    Restored,
-    WarmedUp,
-)
+from sapwood import events
 from sapwood.tree.call.integration import text_of
 from sapwood.tree.call.miss import Miss, Why
 from sapwood.tree.call.parameters import Parameters
@@ -108,7 +100,7 @@ class CallLog:
         self.misses.append(Missing(self.recordings.number("miss"), signature, reasons))
         self._now[get_ident()] = (Ran.PASS_THROUGH, None, self.misses[-1].number)
         told = "; ".join(dict.fromkeys(str(miss) for _, miss in reasons))
-        self.recordings.emit(Missed(self.function, signature, len(found), told))
+        self.recordings.emit(events.Missed(self.function, signature, len(found), told))
 
     def unfit(self, call: Call, reason: str) -> None:
         """Note why a recording from the store could not be linked."""
@@ -132,20 +124,20 @@ class CallLog:
         """Count a warm-up."""
         self._ran(Ran.WARM_UP, None)
         self.tally["warmups"] += 1
-        self.recordings.emit(WarmedUp(self.function, self.text(call)))
+        self.recordings.emit(events.WarmedUp(self.function, self.text(call)))
 
     def recorded(self, call: Call, node: Node) -> None:
         """Count a recording that was made here."""
         self._ran(Ran.RECORD, node)
         self.tally["recordings"] += 1
-        self.recordings.emit(Recorded(*self._made(call, node)))
+        self.recordings.emit(events.Recorded(*self._made(call, node)))
 
     def restored(self, call: Call, node: Node) -> None:
         """Count a recording of another process."""
         self._ran(Ran.RESTORE, node)
         node.restored = True
         self.tally["restored"] += 1
-        self.recordings.emit(Restored(*self._made(call, node)))
+        self.recordings.emit(events.Restored(*self._made(call, node)))
 
     def _made(self, call: Call, node: Node) -> tuple[str, str, int, int]:
         node.signature, pages = self.text(call), node.clobbers.bit_count()
@@ -158,16 +150,16 @@ class CallLog:
         """
         self.skips.count(reason)
         text = "" if call is None else self.text(call)
-        self.recordings.emit(PassedThrough(self.function, text, reason))
+        self.recordings.emit(events.PassedThrough(self.function, text, reason))
 
     def escaped(self, node: Node) -> None:
         """Count the outputs that a replay copied out, if any."""
         if not node.ferries:
             return
-        storages = [node.outputs.storages[k] for k in node.copied()]
-        self.tally["escaped"] += len(storages)
-        size = Size(sum(storage.size for storage in storages))
-        self.recordings.emit(Escaped(self.function, node.label, len(storages), size))
+        sizes = [node.outputs.storages[k].size for k in node.copied()]
+        self.tally["escaped"] += len(sizes)
+        told = self.function, node.label, len(sizes), Size(sum(sizes))
+        self.recordings.emit(events.Escaped(*told))
 
     def chained(self, node: Node) -> None:
         """Count the replay of a recording with eager regions, which has just begun."""
@@ -179,7 +171,8 @@ class CallLog:
     def evicted(self, node: Node, reason: str) -> None:
         """Count a recording that gave way."""
         self.tally["evicted"] += 1
-        self.recordings.emit(Evicted(self.function, node.label, node.hits, reason))
+        told = self.function, node.label, node.hits, reason
+        self.recordings.emit(events.Evicted(*told))
 
     def stats(self) -> Stats:
         """Return the counts."""

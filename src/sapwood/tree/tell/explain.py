@@ -17,10 +17,7 @@ _APART: Final = (
 
 
 def explain_function(
-    name: str,
-    stats: Stats,
-    nodes: Iterable[Node],
-    misses: Sequence[Missing],
+    name: str, stats: Stats, nodes: Iterable[Node], misses: Sequence[Missing]
 ) -> str:
     """Return a page about one function: its recordings and its recent misses."""
     replays = count_text(stats.replays, "replay")

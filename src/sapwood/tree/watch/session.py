@@ -92,6 +92,7 @@ def _nothing(_: object) -> bool:
     return False
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Session:
     """One warm-up or capture in progress, on this thread.
 
@@ -115,33 +116,27 @@ class Session:
     then on: only a capture does. ``as_captured`` is the answer, where none is on.
     """
 
-    def __init__(
-        self,
-        *,
-        tolerant: bool,
-        rehearses: bool = False,
-        as_captured: bool = False,
-        holds: Callable[[object], bool] = _nothing,
-        guarded: Callable[[], bool] = bool,
-    ) -> None:
-        self.tolerant, self.rehearses = tolerant, rehearses
-        self.as_captured, self.asks = as_captured, False
-        self.unrecordable: CaptureError | None = None
-        self.ops: list[tuple[str, bytes]] = []
-        self.lines: list[str | None] = []
-        self.spans: list[tuple[Addr, Addr]] = []
-        self.used: dict[Storage, Use] = {}
-        self.made: set[Storage] = set()
-        self.room = Size(0)
-        self.code: list[tuple[str, object]] = []
-        self.constants: list[object] = []
-        self.hosts: list[tuple[ref[Any], str]] = []
-        self.holds, self.guarded = holds, guarded
-        self.prepares = False
-        self.untold = 0
-        self._where: list[str | None] = []
-        self.breaks: list[Broken] = []
-        self.between: Between | None = None
+    tolerant: bool
+    rehearses: bool = False
+    as_captured: bool = False
+    holds: Callable[[object], bool] = _nothing
+    guarded: Callable[[], bool] = bool
+    asks: bool = False
+    unrecordable: CaptureError | None = None
+    ops: list[tuple[str, bytes]] = field(default_factory=list)
+    lines: list[str | None] = field(default_factory=list)
+    spans: list[tuple[Addr, Addr]] = field(default_factory=list)
+    used: dict[Storage, Use] = field(default_factory=dict)
+    made: set[Storage] = field(default_factory=set)
+    room: Size = Size(0)  # noqa: RUF009 - an int
+    code: list[tuple[str, object]] = field(default_factory=list)
+    constants: list[object] = field(default_factory=list)
+    hosts: list[tuple[ref[Any], str]] = field(default_factory=list)
+    prepares: bool = False
+    untold: int = 0
+    _where: list[str | None] = field(default_factory=list)
+    breaks: list[Broken] = field(default_factory=list)
+    between: Between | None = None
 
     def op(self, name: str, constants: bytes) -> None:
         """Note one op that the function gave to the device, addresses left out."""
