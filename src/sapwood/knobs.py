@@ -46,13 +46,17 @@ class Setting:
     takes an argument of the same name, which goes before it; empty: nothing does.
     """
 
-    name: str
-    variable: str
     default: str
     kind: Kind
     meaning: str
-    read_by: str
-    argument_of: str
+    read_by: str = "Runtime"
+    argument_of: str = ""
+    name: str = ""
+
+    @property
+    def variable(self) -> str:
+        """The environment variable of this name."""
+        return f"{_PREFIX}{self.name.upper()}"
 
     def accept(self, value: object, said_by: str) -> Any:
         """Return ``value``, or the value that it is the text of.
@@ -110,15 +114,9 @@ def _limit(least: int) -> Kind:
     return Kind(f"{_size(least).allowed}, or empty", read)
 
 
-def _knob(
-    default: str,
-    kind: Kind,
-    meaning: str,
-    read_by: str = "Runtime",
-    argument_of: str = "",
-) -> Any:
-    documented = (default, kind, meaning, read_by, argument_of)
-    return field(default=default, metadata={"documented": documented})
+def _knob(default: str, kind: Kind, meaning: str, **by: str) -> Any:
+    setting = Setting(default, kind, meaning, **by)
+    return field(default=default, metadata={"setting": setting})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,9 +242,7 @@ def _tell_mistyped(environment: Mapping[str, str]) -> None:
 def settings() -> tuple[Setting, ...]:
     """Return all settings, sorted by name."""
     return tuple(
-        Setting(
-            knob.name, f"{_PREFIX}{knob.name.upper()}", *knob.metadata["documented"]
-        )
+        replace(knob.metadata["setting"], name=knob.name)
         for knob in sorted(fields(Knobs), key=lambda knob: knob.name)
     )
 

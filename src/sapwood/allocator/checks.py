@@ -5,32 +5,23 @@ from __future__ import annotations
 
 def check_size(size: object) -> None:
     """Raise TypeError for what is no size."""
-    if not _is_whole(size):
-        raise TypeError(
-            f"a size is a whole number of bytes, not {type(size).__name__} {size!r}: "
-            "round it, as with int() or math.ceil()"
-        )
+    remedy = "round it, as with int() or math.ceil()"
+    _check_whole(size, "a size is a whole number of bytes", remedy)
 
 
 def check_address(address: object) -> None:
     """Raise TypeError for what is no address."""
-    if not _is_whole(address):
-        raise TypeError(
-            f"an address is an int, not {type(address).__name__} {address!r}: pass "
-            "what malloc returned"
-        )
+    _check_whole(address, "an address is an int", "pass what malloc returned")
 
 
 def check_stream(stream: object) -> None:
     """Raise TypeError for what is no handle of a stream."""
-    if not _is_whole(stream):
-        raise TypeError(
-            f"a stream is the int that names it, not {type(stream).__name__} "
-            f"{stream!r}: pass what create_stream or adopt_stream of the driver "
-            "returned"
-        )
+    remedy = "pass what create_stream or adopt_stream of the driver returned"
+    _check_whole(stream, "a stream is the int that names it", remedy)
 
 
-def _is_whole(number: object) -> bool:
+def _check_whole(number: object, wanted: str, remedy: str) -> None:
     # To ask whether it is a SupportsIndex takes longer than to allocate.
-    return hasattr(number, "__index__")
+    if not hasattr(number, "__index__"):
+        kind = type(number).__name__
+        raise TypeError(f"{wanted}, not {kind} {number!r}: {remedy}")

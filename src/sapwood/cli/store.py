@@ -115,8 +115,7 @@ def _entries(path: str | None) -> tuple[str, Entries, list[str]]:
     """Return a store's folder and entries, and what will be told of damaged ones."""
     told: list[str] = []
     folder = _folder(path)
-    store = DiskStore(folder, 0, read_only=True)
-    return folder, Entries(store, told.append), told
+    return folder, Entries(DiskStore(folder, 0, read_only=True), told.append), told
 
 
 def _complain(told: Iterable[str]) -> None:

@@ -152,14 +152,12 @@ class MemoryCalls(Protocol):
 
     def reserve(self, size: Size, at: Addr | None = None) -> Addr:
         """Reserve addresses; ``at`` is honoured or the call fails."""
-        ...
 
     def unreserve(self, address: Addr, size: Size) -> None:
         """Give a whole reservation back; nothing may be mapped in it."""
 
     def create(self, size: Size) -> ExtentHandle:
         """Create physical memory, mapped nowhere yet; its contents are undefined."""
-        ...
 
     def release(self, extent: ExtentHandle) -> None:
         """Give the handle back; the memory goes with its last mapping."""
@@ -189,7 +187,6 @@ class Source(Protocol):
 
     def create(self, size: Size) -> ExtentHandle:
         """Return new physical memory; raises `OutOfMemory` having done nothing."""
-        ...
 
     def release(self, extent: ExtentHandle, size: Size) -> None:
         """Take back what `create` returned, when it is mapped nowhere any more."""
@@ -209,20 +206,16 @@ class StreamCalls(Protocol):
         stays its owner's, who keeps it until the handle is destroyed. One that has a
         handle already, adopted or made here, keeps it.
         """
-        ...
 
     def raw_stream(self, stream: StreamHandle) -> int:
         """Return what a stream is called outside this library."""
-        ...
 
     def synchronize_stream(self, stream: StreamHandle) -> None: ...
     def query_stream(self, stream: StreamHandle) -> bool:
         """Return whether all work given to the stream is done."""
-        ...
 
     def create_event(self, timing: bool = False) -> EventHandle:
         """Create an event that marks nothing yet, with ``timing`` for `elapsed`."""
-        ...
 
     def destroy_event(self, event: EventHandle) -> None: ...
     def record_event(self, event: EventHandle, stream: StreamHandle) -> None: ...
@@ -233,7 +226,6 @@ class StreamCalls(Protocol):
     def synchronize_event(self, event: EventHandle) -> None: ...
     def elapsed(self, start: EventHandle, end: EventHandle) -> float:
         """Return milliseconds between two events with timing that are done."""
-        ...
 
     def synchronize(self) -> None:
         """Wait for all work of the device."""
@@ -245,7 +237,6 @@ class StreamCalls(Protocol):
 
         It may be called on any thread, until that capture ends.
         """
-        ...
 
 
 class ModuleCalls(Protocol):
@@ -261,7 +252,6 @@ class ModuleCalls(Protocol):
 
         Without `Abilities.exact_addresses` they may be others' that look like some.
         """
-        ...
 
 
 class WorkCalls(Protocol):
@@ -276,11 +266,9 @@ class WorkCalls(Protocol):
 
     def download(self, src: Addr, size: Size, stream: StreamHandle) -> bytearray:
         """Copy bytes out, in stream order, and wait for them."""
-        ...
 
     def end_capture(self, stream: StreamHandle) -> GraphHandle:
         """End the capture that began on ``stream``; its forks must have joined."""
-        ...
 
     def launch_graph(self, exec_: ExecHandle, stream: StreamHandle) -> None: ...
 
@@ -295,16 +283,13 @@ class GraphCalls(Protocol):
     ) -> NodeHandle: ...
     def nodes(self, graph: GraphHandle) -> tuple[NodeHandle, ...]:
         """Return the nodes in an order in which they may run."""
-        ...
 
     def edges(self, graph: GraphHandle) -> tuple[tuple[NodeHandle, NodeHandle], ...]:
         """Return ``(before, after)`` pairs."""
-        ...
 
     def node_op(self, node: NodeHandle) -> Op: ...
     def instantiate(self, graph: GraphHandle) -> ExecHandle:
         """Make a graph launchable; the graph may be destroyed afterwards."""
-        ...
 
     def destroy_exec(self, exec_: ExecHandle) -> None:
         """Destroy an executable graph; launches already made are not affected."""
@@ -320,24 +305,20 @@ class GraphCalls(Protocol):
         In CUDA that is a ``CUgraph``. It stays its owner's, who keeps it until the
         handle, and those of all that was made of it, are destroyed.
         """
-        ...
 
     def words(self, graph: GraphHandle) -> frozenset[Addr] | None:
         """Return whatever may be an address among what the nodes of a graph are given.
 
         None where there is a node that cannot be looked into.
         """
-        ...
 
     def surround(
         self, graph: GraphHandle, first: tuple[Op, ...], last: tuple[Op, ...]
     ) -> tuple[tuple[NodeHandle, ...], tuple[NodeHandle, ...]]:
         """Add nodes that run before all others of a graph, and some after them all."""
-        ...
 
     def adopt_exec(self, graph: GraphHandle, raw: int) -> ExecHandle:
         """Return the handle of what its owner has instantiated of an adopted graph."""
-        ...
 
 
 class Driver(MemoryCalls, StreamCalls, ModuleCalls, WorkCalls, GraphCalls, Protocol):

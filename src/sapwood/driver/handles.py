@@ -5,7 +5,8 @@ What is not in its table was never given out here, or was given back.
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from collections.abc import Iterator
+from typing import Generic, TypeVar, cast
 
 from sapwood.driver.results import Refusal, Result
 
@@ -45,8 +46,25 @@ class Table(Generic[H, V]):
         return len(self.values)
 
     def _unknown(self, handle: H) -> Refusal:
-        return Refusal(
-            Result.INVALID_HANDLE,
+        return Result.INVALID_HANDLE.refusal(
             f"{self._kind} {handle:#x} does not exist, or no longer: use handles of "
             "this device, and give each back once, after its last use",
         )
+
+
+class Counted(Table[H, V]):
+    """A table that makes its handles: numbers that it counts out.
+
+    Where all tables of a device count with one counter, a handle of one kind is never
+    taken for another's.
+    """
+
+    __slots__ = ("_handles",)
+
+    def __init__(self, kind: str, handles: Iterator[int]) -> None:
+        super().__init__(kind)
+        self._handles = handles
+
+    def add(self, value: V) -> H:
+        """Return a new handle for ``value``."""
+        return self.put(cast("H", next(self._handles)), value)

@@ -51,4 +51,3 @@ class Lender(Protocol):
 
     def native(self, exec_: ExecHandle, nodes: Sequence[NodeHandle]) -> Native:
         """Return an exec as C knows it, with the nodes of copies that C may set."""
-        ...

@@ -7,7 +7,6 @@ them are made, and the first error is raised at the end.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import ParamSpec, Self, TypeVar
 
 from sapwood.errors import DriverError
@@ -42,12 +41,7 @@ class Release:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         first, self._first = self._first, None
         # An error on its way out matters more than what its clean-up met.
         try:

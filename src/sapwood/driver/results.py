@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 
-from sapwood.errors import DriverError
+from sapwood.errors import DriverError, NoDevice
 
 
 class Result(enum.IntEnum):
@@ -37,6 +37,10 @@ class Result(enum.IntEnum):
     STREAM_CAPTURE_WRONG_THREAD = 908
     UNKNOWN = 999
 
+    def refusal(self, explanation: str) -> Refusal:
+        """Return why a call cannot be done, with this for its result."""
+        return Refusal(self, explanation)
+
 
 class Refusal(Exception):
     """Why a call cannot be done, raised where the call's name is not known."""
@@ -52,4 +56,9 @@ class Refusal(Exception):
 
 def invalid_value(explanation: str) -> Refusal:
     """Return the refusal of arguments that cannot be."""
-    return Refusal(Result.INVALID_VALUE, explanation)
+    return Result.INVALID_VALUE.refusal(explanation)
+
+
+def no_device(call: str, explanation: str) -> NoDevice:
+    """Return the error of ``call`` where there is no such device."""
+    return NoDevice(call, 100, "NO_DEVICE", explanation)

@@ -37,10 +37,7 @@ def plugin(lenders: Callable[[int], Lender]) -> Any:
     """
     cuda = library()
     bases = (_Plugin, cuda.HostOnlyCUDAMemoryManager)
-    called = {
-        "get_ipc_handle": _Plugin.share,
-        "get_memory_info": _Plugin.memory_info,
-    }
+    called = {"get_ipc_handle": _Plugin.share, "get_memory_info": _Plugin.memory_info}
     return type("SapwoodPlugin", bases, {"cuda": cuda, "lenders": lenders, **called})
 
 

@@ -1,9 +1,12 @@
-"""What an array of NumPy's kind looks like: a hashable value, with strides in bytes."""
+"""What an array of NumPy's kind looks like: a hashable value, with strides in bytes.
+
+And what a generator of NumPy's kind looks like: its state, as words.
+"""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -27,9 +30,10 @@ class Layout(NamedTuple):
         return tuple.__repr__(self)
 
     @property
+    @lru_cache(4096)  # noqa: B019 - of values, which are no one's
     def extent(self) -> tuple[int, int]:
         """The bytes ``[lo, hi)`` that the elements lie in, from the first one's."""
-        return _extent(self)
+        return reach(self.shape, self.strides, np.dtype(self.dtype).itemsize)
 
     def packed(self, data: bytes) -> bytes:
         """Return the bytes of all elements in C order, of those they lie in."""
@@ -37,6 +41,17 @@ class Layout(NamedTuple):
         return np.ndarray(self.shape, self.dtype, data, first, steps).tobytes()
 
 
-@lru_cache(4096)
-def _extent(layout: Layout) -> tuple[int, int]:
-    return reach(layout.shape, layout.strides, np.dtype(layout.dtype).itemsize)
+WORDS: Final = 13
+"""Of a Philox state: counter (4), key (2), buffer (4), place in the buffer, and the
+kept half of a word (a flag, its value)."""
+
+
+def state_words(philox: np.random.Philox) -> Any:
+    """Return the state of a bit generator as words."""
+    state: Any = philox.state
+    words = np.empty(WORDS, np.uint64)
+    words[0:4] = state["state"]["counter"]
+    words[4:6] = state["state"]["key"]
+    words[6:10] = state["buffer"]
+    words[10:] = state["buffer_pos"], state["has_uint32"], state["uinteger"]
+    return words

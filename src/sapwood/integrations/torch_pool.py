@@ -28,11 +28,7 @@ def library() -> Any:
 
 
 def open_pool(
-    lender: Lender,
-    size: int,
-    *,
-    no_split: bool = False,
-    use_on_oom: bool = False,
+    lender: Lender, size: int, *, no_split: bool = False, use_on_oom: bool = False
 ) -> Pool:
     """Return ``size`` bytes, in whole pages, as a pool of segments for PyTorch.
 

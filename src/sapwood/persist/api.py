@@ -45,7 +45,6 @@ class Store(Protocol):
         Raises `StoreError` where what lies there is damaged: it is moved aside where
         that can be done, and the next `put` heals it.
         """
-        ...
 
     def put(self, name: str, value: bytes) -> None:
         """Keep ``value`` under ``name``: all of it, or what was there before.
@@ -55,15 +54,12 @@ class Store(Protocol):
         is larger than the whole store may be, a manifest's blobs included, and with
         ``EAGAIN`` for a manifest of which a blob is not here (any more).
         """
-        ...
 
     def delete(self, name: str) -> bool:
         """Forget ``name``; return whether there was anything to forget."""
-        ...
 
     def scan(self) -> Iterator[Item]:
         """Yield what is here, in any order; others may change it meanwhile."""
-        ...
 
 
 def is_store(value: object) -> bool:

@@ -26,11 +26,7 @@ from sapwood.tree.call.roles import Role
 from sapwood.tree.guards import Slot, TallySlot
 from sapwood.tree.nests.containers import Structure
 from sapwood.tree.nests.plain import Json, from_json, to_json, to_text
-from sapwood.tree.nests.structures import (
-    dump_structure,
-    flat_structure,
-    load_structure,
-)
+from sapwood.tree.nests.structures import dump_structure, flat_structure, load_structure
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.outputs import (
     Alias,

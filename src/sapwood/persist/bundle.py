@@ -293,12 +293,7 @@ def unpack(
         expect(arguments.keys() >= set(saved.pinned.values()), "a name")
         expect(ambient.keys() >= paths, "the path of an array")
     return Bundle(
-        index["name"],
-        index["device"],
-        recordings,
-        arguments,
-        ambient,
-        storages,
+        index["name"], index["device"], recordings, arguments, ambient, storages
     )
 
 

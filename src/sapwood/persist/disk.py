@@ -227,8 +227,7 @@ class Folder:
 
     def _set_aside(self, name: str) -> None:
         self.files.make_folder(self.damaged)
-        aside = f"{self.damaged}/{time.time_ns()}-{name}"
-        self.files.rename(self.file(name), aside)
+        self.files.rename(self.file(name), f"{self.damaged}/{time.time_ns()}-{name}")
 
     def _clear(self, name: str) -> None:
         """Move aside the folder that somebody made where a file is to be."""

@@ -31,14 +31,7 @@ from sapwood.persist.key import (
 )
 
 _LASTING: Final = frozenset(
-    {
-        errno.EACCES,
-        errno.EDQUOT,
-        errno.ENOSPC,
-        errno.ENOTDIR,
-        errno.EPERM,
-        errno.EROFS,
-    }
+    {errno.EACCES, errno.EDQUOT, errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS}
 )
 """Troubles that the next put would have as well."""
 

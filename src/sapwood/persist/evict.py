@@ -40,10 +40,7 @@ class Want:
 
 
 def victims(
-    items: Collection[Item],
-    needs: Mapping[str, Iterable[str]],
-    want: Want,
-    now: int,
+    items: Collection[Item], needs: Mapping[str, Iterable[str]], want: Want, now: int
 ) -> list[tuple[str, ...]]:
     """Return groups of names to delete, in the order in which to do it.
 

@@ -73,8 +73,7 @@ def torch_pool(size: int, device: int = 0, **options: bool) -> Any:
     ``options`` are ``no_split`` and ``use_on_oom``, as ``torch.cuda.MemPool`` has them.
     Raises `OutOfMemory`, and `MisuseError` where there is no PyTorch with CUDA.
     """
-    open_pool = _adapter("torch_pool", "open_pool")
-    return open_pool(lender(device), size, **options)
+    return _adapter("torch_pool", "open_pool")(lender(device), size, **options)
 
 
 def _adapter(module: str, name: str) -> Any:

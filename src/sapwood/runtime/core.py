@@ -23,6 +23,7 @@ from sapwood.allocator.caching.settings import Settings
 from sapwood.driver.api import Abilities, Driver
 from sapwood.driver.emulated import Emulated
 from sapwood.driver.release import Release
+from sapwood.driver.results import no_device
 from sapwood.driver.streams import Stream
 from sapwood.errors import MisuseError, NoDevice, StoreWarning
 from sapwood.events import Closed, Event, Fallback, Log, StoreTrouble
@@ -59,9 +60,7 @@ def choose(
     if isinstance(name, str):
         found = _CUDA.fullmatch(name)
         if found is None:
-            raise NoDevice(
-                "Runtime", 100, "NO_DEVICE", f"there is no device {name!r}. {_REMEDY}"
-            )
+            raise no_device("Runtime", f"there is no device {name!r}. {_REMEDY}")
         return _cuda(int(found[1] or 0))
     if not isinstance(getattr(name, "abilities", None), Abilities):
         raise MisuseError(f"device={name!r} is no device. {_REMEDY}, or a Driver")
@@ -92,10 +91,8 @@ def _cuda(ordinal: int) -> Driver:
     # Asked last: without a GPU there is no need of it.
     if "torch" not in sys.modules and find_spec("cupy") is None:
         driver.close()
-        raise NoDevice(
+        raise no_device(
             "import cupy",
-            100,
-            "NO_DEVICE",
             f"{driver.abilities.name} is here, but CuPy, whose arrays run on it, is "
             "not installed: pip install 'sapwood[cupy]', or import torch before",
         )

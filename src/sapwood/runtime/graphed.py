@@ -64,9 +64,7 @@ class GraphOptions(TypedDict, total=False):
 
 
 def graphed(
-    runtime: Callable[[], Runtime],
-    fn: Callable[..., Any] | None,
-    options: GraphOptions,
+    runtime: Callable[[], Runtime], fn: Callable[..., Any] | None, options: GraphOptions
 ) -> Any:
     """Return a graphed function, or without ``fn`` a decorator that makes one.
 

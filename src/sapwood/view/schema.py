@@ -115,23 +115,21 @@ USES: Final = ("scratch", "output", "live", "free", "heap")
 _ID = Maybe(WHOLE)
 
 
-def _wholes(*names: str) -> dict[str, Leaf]:
-    """Return the part of a table whose fields are whole numbers."""
-    return dict.fromkeys(names, WHOLE)
+def _all(shape: Shape, *names: str) -> dict[str, Shape]:
+    """Return the part of a table whose fields are of one shape."""
+    return dict.fromkeys(names, shape)
 
 
 _DEVICE = {
-    "kind": TEXT,
-    "name": TEXT,
-    "page_bytes": WHOLE,
-    "total_bytes": WHOLE,
+    **_all(TEXT, "kind", "name"),
+    **_all(WHOLE, "page_bytes", "total_bytes"),
     "limit_bytes": Maybe(WHOLE),
 }
 
 _FUNCTION = {
     "name": TEXT,
-    **_wholes("warmups", "recordings", "replays", "passed_through", "restored"),
-    **_wholes("evicted", "copied_bytes", "escaped"),
+    **_all(WHOLE, "warmups", "recordings", "replays", "passed_through", "restored"),
+    **_all(WHOLE, "evicted", "copied_bytes", "escaped"),
     "skipped": [{"reason": TEXT, "calls": WHOLE}],
 }
 
@@ -144,19 +142,11 @@ _ARGUMENT = {
 }
 
 _RECORDING = {
-    "id": WHOLE,
-    "name": TEXT,
-    "function": TEXT,
-    "signature": TEXT,
+    **_all(WHOLE, "id", "hits", "ops", "pages"),
+    **_all(TEXT, "name", "function", "signature"),
     "parent": _ID,
-    "hits": WHOLE,
-    "ops": WHOLE,
-    "pages": WHOLE,
-    "clobbers": [WHOLE],
-    "output_pages": [WHOLE],
-    "live": FLAG,
-    "escapes": FLAG,
-    "restored": FLAG,
+    **_all([WHOLE], "clobbers", "output_pages"),
+    **_all(FLAG, "live", "escapes", "restored"),
     "host_us": (Maybe(NUMBER), Maybe(NUMBER)),
     "arguments": [_ARGUMENT],
     "outputs": [{"bytes": WHOLE, "live": FLAG}],
@@ -170,12 +160,7 @@ _MISS = {
     "reasons": [{"recording": _ID, "text": TEXT}],
 }
 
-_PAGE = {
-    "number": WHOLE,
-    "use": one_of(*USES),
-    "recordings": [WHOLE],
-    "holds": [TEXT],
-}
+_PAGE = {"number": WHOLE, "use": one_of(*USES), "recordings": [WHOLE], "holds": [TEXT]}
 
 _CALL = {
     "at_us": NUMBER,
@@ -188,7 +173,7 @@ _CALL = {
 
 _STORE = {
     "path": TEXT,
-    **_wholes("hits", "misses", "puts", "errors", "damaged", "entries", "bytes"),
+    **_all(WHOLE, "hits", "misses", "puts", "errors", "damaged", "entries", "bytes"),
 }
 
 SNAPSHOT: Final[Shape] = {

@@ -29,13 +29,7 @@ from sapwood.allocator.caching.records.history import (
 from sapwood.allocator.caching.records.ledger import JOURNAL_LIMIT
 from sapwood.allocator.caching.records.statistics import Counters
 from sapwood.allocator.caching.segments import DriverSource
-from sapwood.allocator.caching.serve import (
-    Attempt,
-    demand_of,
-    order_of,
-    refusal,
-    serve,
-)
+from sapwood.allocator.caching.serve import Attempt, demand_of, order_of, refusal, serve
 from sapwood.allocator.caching.settings import DEFAULT, Settings, settings_of
 from sapwood.allocator.caching.sizes import GRAIN, IMPOSSIBLE, LARGEST_SMALL
 from sapwood.allocator.caching.state import Demand, State

@@ -29,8 +29,7 @@ def growth_size(state: State, demand: Demand) -> Size:
     """Return the memory that the driver is asked for, where nothing is free."""
     if _expands(state, demand):
         return Size(align_up(demand.need, state.page))
-    large = state.settings.large_segment_size
-    return segment_size(demand.need, large, state.page)
+    return segment_size(demand.need, state.settings.large_segment_size, state.page)
 
 
 def _expands(state: State, demand: Demand, *, last: bool = False) -> bool:

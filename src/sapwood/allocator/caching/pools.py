@@ -37,7 +37,6 @@ class SegmentSource(Protocol):
 
     def allocate(self, size: Size, stream: StreamHandle) -> Addr:
         """Return memory of ``size`` bytes; raises `OutOfMemory`."""
-        ...
 
     def free(self, address: Addr, size: Size, stream: StreamHandle) -> None:
         """Take back what `allocate` returned; nothing of it is in use."""

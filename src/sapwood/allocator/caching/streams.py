@@ -56,8 +56,7 @@ def block_around(state: State, address: int) -> Block:
 
 def use(state: State, block: Block, stream: StreamHandle) -> None:
     """Remember that a stream uses a block; its own does anyway."""
-    bin_ = block.segment.bin
-    if stream == bin_.stream and not block.guest:
+    if stream == block.segment.bin.stream and not block.guest:
         return
     if state.capturing() and stream not in state.quiet:
         stream = captured(stream)

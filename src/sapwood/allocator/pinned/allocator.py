@@ -22,10 +22,7 @@ from sapwood.allocator.checks import check_address, check_size, check_stream
 from sapwood.allocator.pinned.block import Block, Kind, Request, Segment, planned
 from sapwood.allocator.pinned.intake import Intake
 from sapwood.allocator.pinned.pools import Pool
-from sapwood.allocator.pinned.sources import (
-    Registered,
-    Source,
-)
+from sapwood.allocator.pinned.sources import Registered, Source
 from sapwood.allocator.pinned.stock import Stock
 from sapwood.allocator.pinned.worker import Worker
 from sapwood.driver.api import CaptureStatus, Driver, StreamHandle, check_driver
@@ -291,8 +288,7 @@ class PinnedAllocator:
                 release(self._worker.stop)  # of one that began in between
 
     def _has_worker(self) -> bool:
-        threads = self._settings.pinned_use_background_threads
-        return threads and not self._intake.closed
+        return self._settings.pinned_use_background_threads and not self._intake.closed
 
     def _check_open(self) -> None:
         if self._intake.closed:

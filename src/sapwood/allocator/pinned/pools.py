@@ -91,8 +91,7 @@ class Pool:
         block.free, block.requested = False, request.size
         rest = Size(block.size - request.block)
         if rest >= ALIGNMENT:
-            address = Addr(block.address + request.block)
-            tail = Block(address, rest, block.segment, rest)
+            tail = Block(Addr(block.address + request.block), rest, block.segment, rest)
             tail.before, tail.behind = block, block.behind
             if tail.behind is not None:
                 tail.behind.before = tail

@@ -123,8 +123,7 @@ class Stock:
 
     def is_recorded(self, id_: PoolId) -> bool:
         """Return whether a pool keeps blocks for what was captured."""
-        blocks = (*self.live, *self._kept)
-        return any(id_ in block.captured for block in blocks)
+        return any(id_ in block.captured for block in (*self.live, *self._kept))
 
     def release(self, id_: PoolId, after: Iterable[StreamHandle]) -> list[Block]:
         """End one use of a pool; return the blocks that nothing keeps any more.

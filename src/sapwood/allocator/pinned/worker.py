@@ -16,7 +16,6 @@ class Owner(Protocol):
 
     def look_after(self) -> bool:
         """Do what can be done now; return whether there will be more."""
-        ...
 
 
 class Worker:

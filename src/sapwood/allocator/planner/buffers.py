@@ -110,10 +110,7 @@ def violations(
             f"there are {len(offsets)} offsets for {len(buffers)} buffers. Give one "
             "for each"
         )
-    return (
-        *_misplaced(buffers, offsets, alignment),
-        *_overlapping(buffers, offsets),
-    )
+    return (*_misplaced(buffers, offsets, alignment), *_overlapping(buffers, offsets))
 
 
 def _misplaced(

@@ -50,13 +50,13 @@ class Instance:
         """Return the instance of valid buffers; those of no bytes are left out."""
         taken = [align_up(buffer.size, alignment) for buffer in buffers]
         numbers = sorted(
-            (n for n, size in enumerate(taken) if size),
-            key=lambda n: (*buffers[n], n),
+            (n for n, size in enumerate(taken) if size), key=lambda n: (*buffers[n], n)
         )
         kept = [buffers[n] for n in numbers]
         grain = math.gcd(*taken) or 1
         kind: type[Any] = np.int64 if sum(taken) < _EXACT else np.object_
-        ranks = _rank(kept)
+        times = sorted({time for b in kept for time in (b.lower, b.upper)})
+        ranks = {time: number for number, time in enumerate(times)}
         return cls(
             lower=np.array([ranks[b.lower] for b in kept], np.int32),
             upper=np.array([ranks[b.upper] for b in kept], np.int32),
@@ -110,13 +110,11 @@ class Instance:
 
     def height(self, begins: Wholes) -> int:
         """Return where the topmost buffer ends, in bytes."""
-        ends = (begins + self.size) * self.grain - self.spare
-        return int(max(ends, default=0))
+        return int(max((begins + self.size) * self.grain - self.spare, default=0))
 
     def top_within(self, height: int) -> int:
         """Return up to where, in grains, buffers may reach in plans of a height."""
-        spare = int(max(self.spare, default=0))
-        return (height + spare) // self.grain
+        return (height + int(max(self.spare, default=0))) // self.grain
 
     def offsets(self, begins: Wholes) -> tuple[int, ...]:
         """Return offsets in bytes, in the order of the input."""
@@ -124,12 +122,6 @@ class Instance:
         for number, begin in zip(self.numbers, begins.tolist(), strict=True):
             offsets[number] = begin * self.grain
         return tuple(offsets)
-
-
-def _rank(buffers: Sequence[Buffer]) -> dict[int, int]:
-    """Return the numbers of all times in their order."""
-    times = sorted({time for b in buffers for time in (b.lower, b.upper)})
-    return {time: number for number, time in enumerate(times)}
 
 
 _EVERY = 64

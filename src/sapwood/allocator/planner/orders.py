@@ -102,8 +102,7 @@ def largest_first(buffers: Sequence[Buffer], alignment: int = 1) -> tuple[int, .
     check_buffers(buffers)
     check_alignment(alignment)
     instance = Instance.of(buffers, alignment)
-    begins = fit(instance, size_order(instance))
-    return instance.offsets(begins)
+    return instance.offsets(fit(instance, size_order(instance)))
 
 
 def size_order(instance: Instance) -> list[int]:
@@ -161,9 +160,7 @@ _CHECKED_EVERY = 64
 
 
 def stack(
-    instance: Instance,
-    ranking: npt.NDArray[np.intp],
-    late: Callable[[], bool],
+    instance: Instance, ranking: npt.NDArray[np.intp], late: Callable[[], bool]
 ) -> Wholes | None:
     """Return where each buffer begins, in grains; None once it is late.
 

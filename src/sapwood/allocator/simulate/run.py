@@ -117,11 +117,7 @@ def compare(
     """Replay a trace on several policies, as `simulate` does on one."""
     return tuple(
         simulate(
-            trace,
-            policy,
-            settings=settings,
-            device_memory=device_memory,
-            repeat=repeat,
+            trace, policy, settings=settings, device_memory=device_memory, repeat=repeat
         )
         for policy in policies
     )

@@ -9,13 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from sapwood.driver.results import Refusal, Result
+from sapwood.driver.results import Refusal, Result, no_device
 from sapwood.errors import DriverError, NoDevice
 
 _DRIVER: Final = Path("/proc/driver/nvidia/version")
 _OLDEST: Final = 13000  # CUDA 13.0, as the driver writes it
 _OLDEST_BINDINGS: Final = 13
-_NO_DEVICE: Final = 100
 _NOT_SUPPORTED: Final = 801
 
 _REMEDIES: Final = {
@@ -95,14 +94,14 @@ def open_library() -> Library:
     try:
         version = library(cu.cuDriverGetVersion)
         if version < _OLDEST:
-            raise _absent(
+            raise no_device(
                 "cuDriverGetVersion",
                 f"the installed driver is for CUDA {version // 1000}."
                 f"{version % 1000 // 10}: install one for CUDA 13.0 or newer (580 on)",
             )
         library(cu.cuInit, 0)
     except RuntimeError as error:  # what the bindings raise where they find nothing
-        raise _absent(
+        raise no_device(
             "cuInit",
             f"{str(error).rstrip('.')}: install NVIDIA's driver where there is a GPU",
         ) from error
@@ -124,7 +123,7 @@ def _bindings() -> Any:
         from cuda.bindings import driver
     except ImportError as error:
         install = "pip install 'sapwood[cuda]'"
-        raise _absent(
+        raise no_device(
             "import cuda.bindings",
             f"NVIDIA's cuda.bindings cannot be imported ({error}): {install}"
             if is_driver_here()
@@ -132,7 +131,7 @@ def _bindings() -> Any:
         ) from error
     version: str = bindings.__version__
     if int(version.split(".", maxsplit=1)[0]) < _OLDEST_BINDINGS:
-        raise _absent(
+        raise no_device(
             "import cuda.bindings",
             f"cuda.bindings {version} are too old: pip install 'sapwood[cuda]', which "
             f"wants {_OLDEST_BINDINGS}.0 or newer",
@@ -140,18 +139,11 @@ def _bindings() -> Any:
     return driver
 
 
-def _absent(call: str, explanation: str) -> NoDevice:
-    return NoDevice(call, _NO_DEVICE, "NO_DEVICE", explanation)
-
-
-_VERSION: Final = 13000  # CUDA 13.0, as the driver writes it
-
-
 def address_of(library: Library, name: str) -> int:
     """Return where a function of CUDA's driver lies, as of CUDA 13.0."""
     cu = library.cu
     flags = cu.CUdriverProcAddress_flags.CU_GET_PROC_ADDRESS_LEGACY_STREAM
-    found, _ = library(cu.cuGetProcAddress, name.encode(), _VERSION, int(flags))
+    found, _ = library(cu.cuGetProcAddress, name.encode(), _OLDEST, int(flags))
     if not found:
         raise unsupported(f"the driver has no {name}: install a newer one")
     return int(found)

@@ -13,13 +13,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final
 
-from sapwood.driver.api import (
-    MOST_COPIES,
-    CopiesOp,
-    CopyOp,
-    FunctionHandle,
-    KernelOp,
-)
+from sapwood.driver.api import MOST_COPIES, CopiesOp, CopyOp, FunctionHandle, KernelOp
 from sapwood.driver.cuda.kernels import Kernels
 from sapwood.units import Size
 

@@ -27,16 +27,8 @@ from sapwood.driver.results import Refusal
 R = TypeVar("R")
 
 _BARE: Final = frozenset(
-    {
-        "capture_status",
-        "launch_graph",
-        "leave",
-        "map",
-        "raw_stream",
-        "record_event",
-        "set_op",
-        "wait_event",
-    }
+    {"capture_status", "launch_graph", "leave", "map"}
+    | {"raw_stream", "record_event", "set_op", "wait_event"}
 )
 """Calls that go to the device's place themselves, and only where they must.
 

@@ -129,8 +129,7 @@ class Streams(Table[StreamHandle, Any]):
     def _own(self, raw: int) -> Any:
         """Return the stream at an address, if it is this GPU's."""
         if raw < _NAMED:
-            raise Refusal(
-                Result.INVALID_HANDLE,
+            raise Result.INVALID_HANDLE.refusal(
                 f"{raw:#x} is no stream: adopt a CUstream, which is an address, or 0, "
                 "1 or 2 for the default ones",
             )
@@ -329,8 +328,7 @@ class Flow:
         marks = self.events.find(start), self.events.find(end)
         cu = self._library.cu
         if not self._timed.issuperset((start, end)):
-            raise Refusal(
-                Result.INVALID_HANDLE,
+            raise Result.INVALID_HANDLE.refusal(
                 f"event {start:#x} or {end:#x} cannot tell time: create both with "
                 "timing",
             )
@@ -341,8 +339,7 @@ class Flow:
                 for mark in marks:  # asking for the time leaves the capture valid
                     cu.cuEventQuery(mark)
             if answer.result is Result.INVALID_HANDLE:
-                raise Refusal(
-                    Result.NOT_READY,
+                raise Result.NOT_READY.refusal(
                     f"event {start:#x} or {end:#x} was never recorded: record both and "
                     "synchronize with them before measuring",
                 ) from None
@@ -368,14 +365,12 @@ class Flow:
         raw = self.streams.find(stream)
         thread = self.origins.get(stream)
         if thread is None and self._status(raw) is not CaptureStatus.NONE:
-            raise Refusal(
-                Result.STREAM_CAPTURE_UNMATCHED,
+            raise Result.STREAM_CAPTURE_UNMATCHED.refusal(
                 f"the capture did not begin on stream {stream:#x}: end it where it "
                 "began",
             )
         if thread not in {None, threading.get_ident()}:
-            raise Refusal(
-                Result.STREAM_CAPTURE_WRONG_THREAD,
+            raise Result.STREAM_CAPTURE_WRONG_THREAD.refusal(
                 "the capture began on another thread: end it there",
             )
         self.origins.pop(stream, None)
@@ -394,8 +389,7 @@ class Flow:
         library, raw = self._library, self.streams.find(stream)
         status, _, graph, *_ = library(library.cu.cuStreamGetCaptureInfo, raw)
         if self._statuses[status] is not CaptureStatus.ACTIVE:
-            raise Refusal(
-                Result.ILLEGAL_STATE,
+            raise Result.ILLEGAL_STATE.refusal(
                 f"stream {stream:#x} is not capturing: begin first",
             )
         return _counter_of(library, graph)
@@ -411,8 +405,7 @@ class Flow:
             return None
         status, _, graph, before, *_ = library(library.cu.cuStreamGetCaptureInfo, raw)
         if self._statuses[status] is not CaptureStatus.ACTIVE:
-            raise Refusal(
-                Result.STREAM_CAPTURE_INVALIDATED,
+            raise Result.STREAM_CAPTURE_INVALIDATED.refusal(
                 f"the capture of stream {stream:#x} was invalidated: end it, and "
                 "capture anew",
             )
@@ -478,7 +471,6 @@ def _of_ended_capture(answer: Answer, event: EventHandle) -> Refusal:
     """Return what is wrong with an event that CUDA knows and calls invalid."""
     if answer.result is not Result.INVALID_VALUE:
         return answer
-    return Refusal(
-        Result.CAPTURED_EVENT,
+    return Result.CAPTURED_EVENT.refusal(
         f"event {event:#x} was recorded in a capture that has ended: record it again",
     )

@@ -41,7 +41,7 @@ from sapwood.driver.cuda.ops import (
 from sapwood.driver.cuda.place import Place
 from sapwood.driver.handles import Table
 from sapwood.driver.native import Native, NativeCopies
-from sapwood.driver.results import Refusal, Result, invalid_value
+from sapwood.driver.results import Result, invalid_value
 from sapwood.units import Addr
 
 
@@ -185,8 +185,7 @@ class Graphs:
     def adopt_graph(self, raw: int) -> GraphHandle:
         """Return the handle of a graph that stays somebody else's."""
         if raw in self.graphs.values:
-            raise Refusal(
-                Result.INVALID_HANDLE,
+            raise Result.INVALID_HANDLE.refusal(
                 f"graph {raw:#x} has a handle already: adopt a graph once",
             )
         graph = _Graph(self._library.cu.CUgraph(raw), adopted=True)
@@ -374,8 +373,7 @@ class Graphs:
         """Return the handle of what the owner of an adopted graph has made of it."""
         found = self.graphs.find(graph)
         if not found.adopted or raw in self.execs.values:
-            raise Refusal(
-                Result.INVALID_HANDLE,
+            raise Result.INVALID_HANDLE.refusal(
                 f"exec {raw:#x} is one of this library: use the handle that it has",
             )
         found.users += 1

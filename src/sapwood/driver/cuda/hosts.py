@@ -72,8 +72,7 @@ class Hosts:
         if not isinstance(error, Exception) and not self._told:
             self._told = True
             raise error
-        raise Refusal(
-            Result.LAUNCH_FAILED,
+        raise Result.LAUNCH_FAILED.refusal(
             f"a host function raised {type(error).__name__}: {error}. What came after "
             "it is lost: open the device anew",
         ) from error

@@ -16,7 +16,7 @@ from typing import Any
 from sapwood.driver.api import FunctionHandle, KernelOp, ModuleHandle, Pointer
 from sapwood.driver.cuda.bindings import Answer, Library, unsupported
 from sapwood.driver.handles import Table
-from sapwood.driver.results import Refusal, Result, invalid_value
+from sapwood.driver.results import Result, invalid_value
 from sapwood.units import Addr
 
 Pointers = Callable[[bytes], tuple[Pointer, ...]]
@@ -140,8 +140,7 @@ class Kernels:
         module = self._library(self._library.cu.cuModuleLoadData, image + b"\0")
         self._kept.append(module)
         raw = self._library(self._library.cu.cuModuleGetFunction, module, name.encode())
-        handle = FunctionHandle(int(raw))
-        return self.functions.put(handle, self._function(raw, name))
+        return self.functions.put(FunctionHandle(int(raw)), self._function(raw, name))
 
     def unload_kept(self) -> None:
         """Unload the modules of all kernels that were kept."""
@@ -258,8 +257,7 @@ def _check_image(image: bytes) -> None:
     else:
         whole = b".version" in image
     if not whole:
-        raise Refusal(
-            Result.INVALID_IMAGE,
+        raise Result.INVALID_IMAGE.refusal(
             f"{image[:24]!r} ({len(image)} bytes) is no whole cubin, fatbin or PTX "
             "text: compile it anew for this GPU",
         )

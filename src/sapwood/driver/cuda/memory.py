@@ -16,7 +16,7 @@ from sapwood.driver.api import Access, ExtentHandle, MemoryInfo
 from sapwood.driver.check import check_pages, tiles
 from sapwood.driver.cuda.bindings import Answer, Library
 from sapwood.driver.handles import Table
-from sapwood.driver.results import Refusal, Result, invalid_value
+from sapwood.driver.results import Result, invalid_value
 from sapwood.errors import OutOfMemory
 from sapwood.units import Addr, Size, hex_address, size_text
 
@@ -145,9 +145,7 @@ class Memory:
 
     def allocate_host(self, size: Size) -> Addr:
         if size <= 0:
-            raise invalid_value(
-                f"cannot allocate {size} bytes: ask for at least 1",
-            )
+            raise invalid_value(f"cannot allocate {size} bytes: ask for at least 1")
         cu = self._library.cu
         flags = cu.CU_MEMHOSTALLOC_PORTABLE | cu.CU_MEMHOSTALLOC_DEVICEMAP
         address = Addr(int(self._library(cu.cuMemHostAlloc, size, flags)))
@@ -171,8 +169,7 @@ class Memory:
 
     def unregister_host(self, address: Addr) -> None:
         if address not in self.registered:
-            raise Refusal(
-                Result.HOST_MEMORY_NOT_REGISTERED,
+            raise Result.HOST_MEMORY_NOT_REGISTERED.refusal(
                 f"no registered memory begins at {hex_address(address)}: unregister "
                 "once what register_host was given",
             )

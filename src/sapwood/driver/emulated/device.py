@@ -103,8 +103,8 @@ class Emulated(Device):
         self.around("close_foreign_stream", self._flow.close_foreign, (raw,))
 
     def _call_host(self, call: Callable[[], None]) -> None:
-        self._barred = Refusal(
-            Result.NOT_PERMITTED, "a host function runs, which may make no device call"
+        self._barred = Result.NOT_PERMITTED.refusal(
+            "a host function runs, which may make no device call"
         )
         try:
             call()
@@ -113,8 +113,7 @@ class Emulated(Device):
 
 
 def _no_room(error: OSError) -> Refusal:
-    return Refusal(
-        Result.OUT_OF_MEMORY,
+    return Result.OUT_OF_MEMORY.refusal(
         f"the system gives no more memory or addresses ({error.strerror}): give "
         "some back, or raise vm.max_map_count or `ulimit -v`",
     )

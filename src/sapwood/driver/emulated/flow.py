@@ -13,16 +13,10 @@ from functools import partial
 from itertools import count
 from typing import NamedTuple
 
-from sapwood.driver.api import (
-    CaptureStatus,
-    EventHandle,
-    NodeHandle,
-    Op,
-    StreamHandle,
-)
+from sapwood.driver.api import CaptureStatus, EventHandle, NodeHandle, Op, StreamHandle
 from sapwood.driver.emulated.graphs import Graph
-from sapwood.driver.emulated.handles import Counted
 from sapwood.driver.emulated.schedules import Item, Queue, Schedule
+from sapwood.driver.handles import Counted
 from sapwood.driver.results import Refusal, Result
 
 _PER_THREAD = 2
@@ -51,8 +45,7 @@ class _Capture:
 
     def check(self) -> None:
         if self.broken is not None:
-            raise Refusal(
-                Result.STREAM_CAPTURE_INVALIDATED,
+            raise Result.STREAM_CAPTURE_INVALIDATED.refusal(
                 f"the capture was invalidated: {self.broken}. End it and capture anew",
             )
 
@@ -143,8 +136,7 @@ class Flow:
         """End a stream that somebody else owns, and nobody has adopted."""
         queue = self._called(raw)
         if any(each is queue for each in self.streams.values.values()):
-            raise Refusal(
-                Result.ILLEGAL_STATE,
+            raise Result.ILLEGAL_STATE.refusal(
                 f"stream {raw:#x} has a handle: destroy that before the stream ends",
             )
         self._close(queue)
@@ -184,8 +176,7 @@ class Flow:
         for capture in self._captures.values():
             if capture.thread == mine:
                 capture.invalidate("its thread synchronized with the device")
-                raise Refusal(
-                    Result.STREAM_CAPTURE_UNSUPPORTED,
+                raise Result.STREAM_CAPTURE_UNSUPPORTED.refusal(
                     "this thread is capturing: synchronize before or after the capture",
                 )
         _raise(self.schedule.drain_all())
@@ -222,8 +213,7 @@ class Flow:
             self._join(queue, capture, mark)
         elif mark is not None and capture is not None:
             capture.invalidate("a stream of it waited for work outside it")
-            raise Refusal(
-                Result.STREAM_CAPTURE_ISOLATION,
+            raise Result.STREAM_CAPTURE_ISOLATION.refusal(
                 f"event {event} marks work outside the capture that stream {stream} is "
                 "in: wait for it before the capture begins",
             )
@@ -253,13 +243,11 @@ class Flow:
     def _time(self, event: EventHandle) -> float:
         item = self._item(event)
         if not self.events.find(event).timing:
-            raise Refusal(
-                Result.INVALID_HANDLE,
+            raise Result.INVALID_HANDLE.refusal(
                 f"event {event} cannot tell time: create it with timing",
             )
         if item is None or not item.done:
-            raise Refusal(
-                Result.NOT_READY,
+            raise Result.NOT_READY.refusal(
                 f"event {event} is not done: record it and synchronize with it before "
                 "measuring",
             )
@@ -271,13 +259,11 @@ class Flow:
         """Record what the stream is given, instead of running it."""
         queue = self._queue(stream)
         if queue is self._default:
-            raise Refusal(
-                Result.STREAM_CAPTURE_UNSUPPORTED,
+            raise Result.STREAM_CAPTURE_UNSUPPORTED.refusal(
                 "the default stream cannot be captured: capture on one that was made",
             )
         if queue in self._captures:
-            raise Refusal(
-                Result.ILLEGAL_STATE,
+            raise Result.ILLEGAL_STATE.refusal(
                 f"stream {stream} is capturing already: end that capture first",
             )
         self._captures[queue] = _Capture(queue, self._handles)
@@ -286,20 +272,17 @@ class Flow:
         """End the capture that began on the stream, and return what it recorded."""
         capture = self._capture(stream)
         if capture.origin is not self.streams.find(stream):
-            raise Refusal(
-                Result.STREAM_CAPTURE_UNMATCHED,
+            raise Result.STREAM_CAPTURE_UNMATCHED.refusal(
                 f"the capture did not begin on stream {stream}: end it where it began",
             )
         if capture.thread != threading.get_ident():
-            raise Refusal(
-                Result.STREAM_CAPTURE_WRONG_THREAD,
+            raise Result.STREAM_CAPTURE_WRONG_THREAD.refusal(
                 "the capture began on another thread: end it there",
             )
         self._finish(capture)
         capture.check()
         if not capture.is_joined():
-            raise Refusal(
-                Result.STREAM_CAPTURE_UNJOINED,
+            raise Result.STREAM_CAPTURE_UNJOINED.refusal(
                 f"stream {stream} does not wait for all streams forked from it: record "
                 "an event on each and wait for it before the capture ends",
             )
@@ -322,8 +305,8 @@ class Flow:
         """Return the capture that a stream is in."""
         capture = self._captures.get(self.streams.find(stream))
         if capture is None:
-            raise Refusal(
-                Result.ILLEGAL_STATE, f"stream {stream} is not capturing: begin first"
+            raise Result.ILLEGAL_STATE.refusal(
+                f"stream {stream} is not capturing: begin first"
             )
         return capture
 
@@ -338,8 +321,7 @@ class Flow:
         try:
             return self._named[raw]
         except KeyError:
-            raise Refusal(
-                Result.INVALID_HANDLE,
+            raise Result.INVALID_HANDLE.refusal(
                 f"no stream is called {raw:#x}: adopt what another library gave as its "
                 "raw stream, while that stream lives",
             ) from None
@@ -364,8 +346,7 @@ class Flow:
             self._captures[queue].invalidate(
                 f"somebody tried to {doing} its stream {stream}"
             )
-            raise Refusal(
-                Result.STREAM_CAPTURE_UNSUPPORTED,
+            raise Result.STREAM_CAPTURE_UNSUPPORTED.refusal(
                 f"cannot {doing} stream {stream} while it is capturing: do so before "
                 "or after the capture",
             )
@@ -376,8 +357,7 @@ class Flow:
         mark = self.events.find(event).mark
         if isinstance(mark, _Mark):
             mark.capture.invalidate(f"somebody asked whether its event {event} is done")
-            raise Refusal(
-                Result.CAPTURED_EVENT,
+            raise Result.CAPTURED_EVENT.refusal(
                 f"event {event} was recorded while capturing, so that it never happens "
                 "as such: record it outside the capture",
             )
@@ -388,16 +368,14 @@ class Flow:
         if not mark.capture.open:
             if capture is not None:
                 capture.invalidate("a stream of it waited for an ended capture")
-            raise Refusal(
-                Result.CAPTURED_EVENT,
+            raise Result.CAPTURED_EVENT.refusal(
                 "the event was recorded in a capture that has ended: record it again",
             )
         mark.capture.check()
         if capture is not None and capture is not mark.capture:
             capture.invalidate("it met another capture")
             mark.capture.invalidate("it met another capture")
-            raise Refusal(
-                Result.STREAM_CAPTURE_MERGE,
+            raise Result.STREAM_CAPTURE_MERGE.refusal(
                 "the event belongs to another capture: capture one after the other",
             )
         mark.capture.join(queue, mark.nodes)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from sapwood.driver.api import Pointer
-from sapwood.driver.results import Refusal, Result, invalid_value
+from sapwood.driver.results import Result, invalid_value
 
 T = TypeVar("T")
 
@@ -65,8 +65,7 @@ def find_module(image: bytes) -> dict[str, Kernel]:
     """Return the kernels of a registered image, by name."""
     kernels = _images.get(bytes(image))
     if kernels is None:
-        raise Refusal(
-            Result.INVALID_IMAGE,
+        raise Result.INVALID_IMAGE.refusal(
             f"no kernels are known for the image {image[:24]!r} ({len(image)} bytes): "
             "call register_module with it first",
         )

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from sapwood.driver.api import Access, ExtentHandle, MemoryInfo
 from sapwood.driver.check import check_pages, tiles
 from sapwood.driver.emulated import linux, window
-from sapwood.driver.emulated.handles import Counted
 from sapwood.driver.emulated.physical import POISON, Extent, Physical
+from sapwood.driver.handles import Counted
 from sapwood.driver.results import Refusal, Result, invalid_value
 from sapwood.units import Addr, Size, hex_address, interval_text, size_text
 
@@ -90,7 +90,8 @@ class Memory:
         check_pages(self.page, address=address)
         found = self.extents.find(extent)
         end = Addr(address + found.size)
-        if not self._is_reserved(address, end):
+        start = Addr(self.addresses.start(address))
+        if end > start + self.reservations.get(start, 0):
             raise invalid_value(
                 f"{size_text(found.size)} at {hex_address(address)} do not lie in "
                 "one reservation: reserve the addresses first",
@@ -128,9 +129,7 @@ class Memory:
 
     def allocate_host(self, size: Size) -> Addr:
         if size <= 0:
-            raise invalid_value(
-                f"cannot allocate {size} bytes: ask for at least 1",
-            )
+            raise invalid_value(f"cannot allocate {size} bytes: ask for at least 1")
         address = linux.new_private(size)
         ctypes.memset(address, POISON, size)
         self.host[address] = size
@@ -154,8 +153,7 @@ class Memory:
                 "register memory that it has mapped",
             )
         if self._reached_before(address + size) > address:
-            raise Refusal(
-                Result.HOST_MEMORY_ALREADY_REGISTERED,
+            raise Result.HOST_MEMORY_ALREADY_REGISTERED.refusal(
                 f"the device reaches some of the {size_text(size)} at "
                 f"{hex_address(address)} already: register each byte once",
             )
@@ -165,8 +163,7 @@ class Memory:
     def unregister_host(self, address: Addr) -> None:
         size = self.registered.pop(address, None)
         if size is None:
-            raise Refusal(
-                Result.HOST_MEMORY_NOT_REGISTERED,
+            raise Result.HOST_MEMORY_NOT_REGISTERED.refusal(
                 f"no registered memory begins at {hex_address(address)}: unregister "
                 "once what register_host was given",
             )
@@ -177,7 +174,9 @@ class Memory:
         if lo >= hi:
             return
         if not window.LOW <= lo < window.HIGH:
-            self._check_host(lo, hi)
+            if self._reached_before(lo + 1) < hi:
+                why = "it is neither device memory nor in one block of allocate_host or"
+                raise _illegal(lo, hi, f"{why} register_host")
             return
         at = lo
         while at < hi:
@@ -199,15 +198,6 @@ class Memory:
             linux.unmap(Addr(address), size)
         self.physical.close()
 
-    def _check_host(self, lo: int, hi: int) -> None:
-        if self._reached_before(lo + 1) < hi:
-            raise _illegal(
-                lo,
-                hi,
-                "it is neither device memory nor in one block of allocate_host or "
-                "register_host",
-            )
-
     def _reached_before(self, end: int) -> int:
         """Return where the last host block ends that begins before ``end``, or 0."""
         index = bisect_left(self._reached, (end,)) - 1
@@ -227,10 +217,6 @@ class Memory:
         found = self.mappings[self._starts[index]] if index >= 0 else None
         return found if found is not None and found.hi > lo else None
 
-    def _is_reserved(self, lo: int, hi: int) -> bool:
-        start = Addr(self.addresses.start(lo))
-        return hi <= start + self.reservations.get(start, 0)
-
     def _tiled(self, address: Addr, size: Size) -> list[_Mapping]:
         mappings = self.mappings
         found = tiles(mappings, lambda at: mappings[at].hi, address, size)
@@ -240,16 +226,14 @@ class Memory:
         # One mapping costs Linux two in the worst case; unmapping never costs more,
         # so what was allowed here can always be given back.
         if len(self.mappings) + len(self.reservations) >= self._most:
-            raise Refusal(
-                Result.OUT_OF_MEMORY,
+            raise Result.OUT_OF_MEMORY.refusal(
                 f"more than {self._most} mappings: vm.max_map_count allows no more; "
                 "map larger extents, or raise it with sysctl",
             )
 
 
 def _illegal(lo: int, hi: int, why: str) -> Refusal:
-    return Refusal(
-        Result.ILLEGAL_ADDRESS,
+    return Result.ILLEGAL_ADDRESS.refusal(
         f"work touches {interval_text(lo, hi)}, but {why}: map the "
         "memory, with access, for as long as work uses it",
     )

@@ -11,7 +11,7 @@ import resource
 from dataclasses import dataclass
 
 from sapwood.driver.emulated import linux
-from sapwood.driver.results import Refusal, Result
+from sapwood.driver.results import Result
 from sapwood.errors import OutOfMemory
 from sapwood.units import Addr, Size
 
@@ -50,8 +50,7 @@ class Physical:
             return linux.new_file("sapwood-emulated", _FILE_SIZE)
         except OSError as error:
             files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            raise Refusal(
-                Result.OUT_OF_MEMORY,
+            raise Result.OUT_OF_MEMORY.refusal(
                 f"no file for the device's memory: {error.strerror}; RLIMIT_NOFILE is "
                 f"{files}: close devices or files, or raise it with `ulimit -n`",
             ) from error

@@ -60,8 +60,7 @@ def failure(error: BaseException) -> Refusal:
     """Return what to report for an exception that work raised."""
     if isinstance(error, Refusal):
         return Refusal(error.result, error.explanation)
-    refusal = Refusal(
-        Result.LAUNCH_FAILED,
+    refusal = Result.LAUNCH_FAILED.refusal(
         f"a kernel or host function raised {type(error).__name__}: {error}. Its work "
         "is lost, and all that its stream was given since: mend it, and make a new "
         "runtime",
@@ -140,7 +139,7 @@ class Schedule:
             if item not in before:
                 before[item] = [each for each in item.after if not each.done]
                 found.extend(before[item])
-        for item in _arranged(before, self._pick_item):
+        for item in _arranged(before, lambda of: self._pick([i.number for i in of])):
             item.run()
 
     def progress(self) -> None:
@@ -158,9 +157,6 @@ class Schedule:
     def _pick(self, ready: Sequence[int]) -> int:
         """Return the index of the number whose turn it is."""
         return ready.index(max(ready))
-
-    def _pick_item(self, ready: Sequence[Item]) -> int:
-        return self._pick([each.number for each in ready])
 
 
 class _Earliest(Schedule):

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from sapwood.driver.api import Access
 from sapwood.driver.emulated import linux
-from sapwood.driver.results import Refusal, Result, invalid_value
+from sapwood.driver.results import Result, invalid_value
 from sapwood.units import Addr, Size, align_up, hex_address, size_text
 
 LOW, HIGH = 0x6000_0000_0000, 0x7000_0000_0000
@@ -40,8 +40,7 @@ class Window:
                 if self._reserve(address, size):
                     self._last = address + size
                     return address
-        raise Refusal(
-            Result.OUT_OF_MEMORY,
+        raise Result.OUT_OF_MEMORY.refusal(
             f"no {size_text(size)} of free addresses are left: give reservations back",
         )
 

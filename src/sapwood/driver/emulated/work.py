@@ -27,9 +27,9 @@ from sapwood.driver.api import (
 from sapwood.driver.check import check_op
 from sapwood.driver.emulated.flow import Flow
 from sapwood.driver.emulated.graphs import Graph
-from sapwood.driver.emulated.handles import Counted
 from sapwood.driver.emulated.kernels import Kernel, Module, find_module
 from sapwood.driver.emulated.memory import Memory
+from sapwood.driver.handles import Counted
 from sapwood.driver.results import Refusal, Result, invalid_value
 from sapwood.units import Addr, Size
 
@@ -52,8 +52,7 @@ class Step:
     def verify(self, memory: Memory) -> None:
         """Refuse what may not run now."""
         if self.module is not None and not self.module.loaded:
-            raise Refusal(
-                Result.INVALID_HANDLE,
+            raise Result.INVALID_HANDLE.refusal(
                 "the kernel's module was unloaded: keep modules while work uses them",
             )
         for lo, hi, writes in self.spans:
@@ -160,8 +159,7 @@ class Work:
         found = self.modules.find(module)
         kernel = found.kernels.get(name)
         if kernel is None:
-            raise Refusal(
-                Result.NOT_FOUND,
+            raise Result.NOT_FOUND.refusal(
                 f"module {module} has no kernel {name!r}: it has "
                 f"{', '.join(sorted(found.kernels)) or 'none'}",
             )
@@ -240,8 +238,7 @@ class Work:
         for graph in self.graphs.values.values():
             if node in graph.nodes:
                 return graph.nodes[node].op
-        raise Refusal(
-            Result.INVALID_HANDLE,
+        raise Result.INVALID_HANDLE.refusal(
             f"node {node} does not exist, or its graph was destroyed: ask before",
         )
 
@@ -333,7 +330,6 @@ def _copied(dst: Addr, src: Addr, size: Size) -> tuple[Span, Span]:
 
 
 def _nobody_else(raw: int) -> Refusal:
-    return Refusal(
-        Result.INVALID_HANDLE,
+    return Result.INVALID_HANDLE.refusal(
         f"{raw:#x} is nothing of this device: no other library captures on it",
     )

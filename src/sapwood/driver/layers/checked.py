@@ -109,8 +109,7 @@ class Checked(Layer):
         """
         # A copy, made in one go: other threads may make streams meanwhile.
         for each in tuple(self._live["stream"]):
-            status = self.driver.capture_status(StreamHandle(each))
-            if status is not CaptureStatus.NONE:
+            if self.driver.capture_status(StreamHandle(each)) is not CaptureStatus.NONE:
                 raise MisuseError(
                     f"stream {each} is capturing: poison memory between captures"
                 )
@@ -128,8 +127,7 @@ class Checked(Layer):
 
     def _check_handle(self, kind: str, handle: int) -> None:
         if handle not in self._live[kind]:
-            raise Refusal(
-                Result.INVALID_HANDLE,
+            raise Result.INVALID_HANDLE.refusal(
                 f"{kind} {handle} was never given out here, or was given back: use "
                 "handles only between the two",
             )

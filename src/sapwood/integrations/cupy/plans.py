@@ -22,5 +22,4 @@ def plans() -> Iterator[Any]:
         for area in areas if isinstance(areas, list) else (areas,):
             if area is not None:
                 memory = area.mem
-                at = MemoryPointer(memory, 0)
-                yield cupy.ndarray((memory.size,), np.uint8, at)
+                yield cupy.ndarray((memory.size,), np.uint8, MemoryPointer(memory, 0))

@@ -15,9 +15,9 @@ import numpy as np
 from sapwood.errors import MisuseError
 from sapwood.integrations.cupy.array import Array, from_host
 from sapwood.integrations.cupy.memory import Place
+from sapwood.integrations.strided import WORDS, state_words
 from sapwood.memory.device import Device
 
-_WORDS: Final = 13
 _THREADS: Final = 256
 _SOURCE: Final = r"""
 typedef unsigned long long word;
@@ -96,9 +96,9 @@ class Generator:
     __slots__ = ("__weakref__", "state")
 
     def __init__(self, state: Array) -> None:
-        if state.shape != (_WORDS,) or state.dtype != np.uint64:
+        if state.shape != (WORDS,) or state.dtype != np.uint64:
             raise TypeError(
-                f"a generator's state is {_WORDS} words of uint64, not "
+                f"a generator's state is {WORDS} words of uint64, not "
                 f"{state.dtype}{list(state.shape)}; make one with rt.generator(seed)"
             )
         self.state = state
@@ -145,10 +145,4 @@ def _kernel(name: str) -> Any:
 
 def seeded(device: Device, place: Place, seed: Any = None) -> Generator:
     """Return a generator seeded as ``numpy.random.Philox(seed)``."""
-    state: Any = np.random.Philox(seed).state
-    words = np.empty(_WORDS, np.uint64)
-    words[0:4] = state["state"]["counter"]
-    words[4:6] = state["state"]["key"]
-    words[6:10] = state["buffer"]
-    words[10:] = state["buffer_pos"], state["has_uint32"], state["uinteger"]
-    return Generator(from_host(device, place, words))
+    return Generator(from_host(device, place, state_words(np.random.Philox(seed))))

@@ -267,33 +267,20 @@ class Array(Faced, NDArrayOperatorsMixin):
         """Return a diagonal, a read-only view."""
         return self.seen(self.face.diagonal(offset, axis1, axis2))
 
-    # NumPy's functions as methods.
-
-    all = _method(np.all)
-    any = _method(np.any)
-    argmax = _method(np.argmax)
-    argmin = _method(np.argmin)
-    argsort = _method(np.argsort)
-    clip = _method(np.clip)
-    cumprod = _method(np.cumprod)
-    cumsum = _method(np.cumsum)
-    dot = _method(np.dot)
-    max = _method(np.max)
-    mean = _method(np.mean)
-    min = _method(np.min)
-    nonzero = _method(np.nonzero)
-    prod = _method(np.prod)
-    repeat = _method(np.repeat)
-    round = _method(np.round)
-    std = _method(np.std)
-    sum = _method(np.sum)
-    take = _method(np.take)
-    trace = _method(np.trace)
-    var = _method(np.var)
-
     def conj(self) -> Array:
         """Return the complex conjugate; an array that is not complex itself."""
         if self.dtype.kind != "c":
             return self
         conjugate: Array = np.conjugate(self)  # type: ignore[assignment]
         return conjugate
+
+
+_METHODS: Final = (
+    *(np.all, np.any, np.argmax, np.argmin, np.argsort, np.clip, np.cumprod),
+    *(np.cumsum, np.dot, np.max, np.mean, np.min, np.nonzero, np.prod, np.repeat),
+    *(np.round, np.std, np.sum, np.take, np.trace, np.var),
+)
+"""NumPy's functions that are methods."""
+
+for _function in _METHODS:
+    setattr(Array, _function.__name__, _method(_function))

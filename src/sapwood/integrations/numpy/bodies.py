@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from sapwood.integrations.numpy.layout import Array
+from sapwood.integrations.strided import WORDS, state_words
 
 Given: TypeAlias = tuple[Array | None, ...]
 Values: TypeAlias = tuple[Any, ...]
@@ -182,32 +183,11 @@ def _constant(ufunc: np.ufunc, value: complex, dtype: np.dtype[Any]) -> Any:
         raise
 
 
-WORDS: Final = 13
-"""Of a Philox state: counter (4), key (2), buffer (4), place in the buffer, and the
-kept half of a word (a flag, its value)."""
-
 DRAWS: Final = (
     *("exponential", "integers", "normal", "permutation", "random", "uniform"),
     *("standard_exponential", "standard_normal"),
 )
 _FILLING: Final = frozenset(("random", "standard_exponential", "standard_normal"))
-
-
-def state_words(philox: np.random.Philox) -> Array:
-    """Return the state of a bit generator as words."""
-    words = np.empty(WORDS, np.uint64)
-    _save(philox, words)
-    return words
-
-
-def _save(philox: np.random.Philox, words: Array) -> None:
-    state: Any = philox.state
-    words[0:4] = state["state"]["counter"]
-    words[4:6] = state["state"]["key"]
-    words[6:10] = state["buffer"]
-    words[10] = state["buffer_pos"]
-    words[11] = state["has_uint32"]
-    words[12] = state["uinteger"]
 
 
 def _load(philox: np.random.Philox, words: Array) -> None:
@@ -250,7 +230,7 @@ def draw(method: str) -> Body:
             drawn = function(*args, **keywords)
             if drawn is not out:
                 np.copyto(out, drawn)
-            _save(philox, words)
+            words[:] = state_words(philox)
 
         return run
 

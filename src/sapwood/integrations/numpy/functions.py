@@ -291,8 +291,7 @@ def _read_through(function: Callable[..., Any]) -> Callable[..., Any]:
     """Functions whose shape depends on values run on the host, and come back."""
 
     def run(a: A, *args: Any, **options: Any) -> Any:
-        host = download(a, f"numpy.{function.__name__}(x)")
-        found = function(host, *args, **options)
+        found = function(download(a, f"numpy.{function.__name__}(x)"), *args, **options)
         if isinstance(found, tuple):
             return tuple(from_host(type(a), a.device, part) for part in found)
         return from_host(type(a), a.device, found)

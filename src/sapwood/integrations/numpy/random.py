@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from sapwood.integrations.numpy.array import Array
-from sapwood.integrations.numpy.bodies import WORDS, state_words
 from sapwood.integrations.numpy.copies import from_host
 from sapwood.integrations.numpy.launch import made
+from sapwood.integrations.strided import WORDS, state_words
 from sapwood.memory.device import Device
 
 
@@ -96,5 +96,4 @@ class Generator:
 
 def make_generator(device: Device, seed: Any = None) -> Generator:
     """Return a generator seeded as ``numpy.random.Philox(seed)``."""
-    words = state_words(np.random.Philox(seed))
-    return Generator(from_host(Array, device, words))
+    return Generator(from_host(Array, device, state_words(np.random.Philox(seed))))

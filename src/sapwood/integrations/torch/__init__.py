@@ -12,7 +12,8 @@ from typing import Any, Final
 import torch
 
 from sapwood.driver.api import Driver
-from sapwood.errors import MisuseError, NoDevice
+from sapwood.driver.results import no_device
+from sapwood.errors import MisuseError
 from sapwood.integrations.torch import accessors as accessors
 from sapwood.integrations.torch.asking import notice_askers
 from sapwood.integrations.torch.capture import TorchCapturer
@@ -34,10 +35,8 @@ _noticing: Final = Lock()
 def framework(driver: Driver) -> TorchFramework:
     """Return torch as a device sees it. Raises `NoDevice` where it is without CUDA."""
     if torch.version.cuda is None:
-        raise NoDevice(
+        raise no_device(
             "import torch",
-            100,
-            "NO_DEVICE",
             f"torch {torch.__version__} is built without CUDA: install one with it",
         )
     torch.cuda.init()

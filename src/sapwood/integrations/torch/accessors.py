@@ -269,11 +269,7 @@ _SET: Final = View(
 )
 
 for _plain in (
-    torch.Tensor,
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
+    *(torch.Tensor, torch.dtype, torch.device, torch.layout, torch.memory_format),
 ):
     declare_opening(_plain, _nothing)
 declare_opening(torch.Generator, lambda _, __: iter([Accessor(_SET)]))

@@ -36,11 +36,9 @@ class Listener(Protocol):
 
     def region(self, graph: Any, inputs: Sequence[Any]) -> AbstractContextManager[None]:
         """Return what a compiled graph runs in."""
-        ...
 
     def compiling(self) -> None:
         """Take note that torch begins to compile; what this raises ends that."""
-        ...
 
 
 class _Ear(NamedTuple):

@@ -47,7 +47,6 @@ _FLAGS = (
     ("is_inference", True),
 )
 _grad_enabled = torch.is_grad_enabled
-_clone: Any = torch.clone
 _strided = torch.strided
 _tensor_like: Any = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", None)
 """Makes a tensor over the storage of another that has nothing else to do with it."""

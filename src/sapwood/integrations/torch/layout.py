@@ -34,9 +34,11 @@ class Layout(NamedTuple):
         return tuple.__repr__(self)
 
     @property
+    @lru_cache(4096)  # noqa: B019 - of values, which are no one's
     def extent(self) -> tuple[int, int]:
         """The bytes that the elements lie in, from the first one's."""
-        return _extent(self)
+        size = self.dtype.itemsize
+        return reach(self.shape, [size * step for step in self.strides], size)
 
     @property
     def wants_grad(self) -> bool:
@@ -58,12 +60,6 @@ class Layout(NamedTuple):
         size = self.dtype.itemsize
         steps = [size * step for step in self.strides]
         return np.ndarray(self.shape, f"V{size}", data, 0, steps).tobytes()
-
-
-@lru_cache(4096)
-def _extent(layout: Layout) -> tuple[int, int]:
-    size = layout.dtype.itemsize
-    return reach(layout.shape, [size * step for step in layout.strides], size)
 
 
 def flags_of(tensor: Any) -> int:

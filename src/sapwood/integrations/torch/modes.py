@@ -281,8 +281,7 @@ def _witness() -> Witness | None:
         state = json.loads(made.__getstate__())
     except (AttributeError, RuntimeError, TypeError, ValueError):
         return None
-    keys = {mode for mode, held in _STATE.items() if held in state}
-    return Witness(made.check, keys)
+    return Witness(made.check, {mode for mode, held in _STATE.items() if held in state})
 
 
 def _implied() -> frozenset[str]:

@@ -18,31 +18,20 @@ import torch
 _aten: Final[Any] = torch.ops.aten
 
 _WAITS: Final = frozenset(
-    {
-        _aten._linalg_check_errors,
-        _aten._local_scalar_dense,
-        _aten._unique2,
-        _aten.allclose,
-        _aten.bincount,
-        _aten.equal,
-        _aten.is_nonzero,
-        _aten.item,
-        _aten.masked_select,
-        _aten.nonzero,
-        _aten.unique_consecutive,
-        _aten.unique_dim,
-    }
+    {_aten._linalg_check_errors, _aten._local_scalar_dense, _aten._unique2}
+    | {_aten.allclose, _aten.bincount, _aten.equal, _aten.is_nonzero, _aten.item}
+    | {_aten.masked_select, _aten.nonzero}
+    | {_aten.unique_consecutive, _aten.unique_dim}
 )
 """Operations whose result is needed on the host, or tells how large another is."""
 
 _ENTERS: Final = frozenset({_aten.lift_fresh, _aten.lift_fresh_copy, _aten.lift})
 _INDEXES: Final = frozenset({_aten.index, _aten.index_put_, _aten.index_put})
-_MOVES: Final = _INDEXES | {
-    _aten._index_put_impl_,
-    _aten._unsafe_index,
-    _aten._unsafe_index_put,
-    _aten.where,
-}
+_MOVES: Final = (
+    _INDEXES
+    | {_aten._index_put_impl_, _aten._unsafe_index}
+    | {_aten._unsafe_index_put, _aten.where}
+)
 """Operations that bring tensors of the host to the device by themselves."""
 
 _HOSTED: Final = frozenset({_aten._pack_padded_sequence})

@@ -13,15 +13,8 @@ from sapwood.errors import MisuseError
 
 # What the unpickler raises for bytes that no pickler wrote.
 _DAMAGE = (
-    pickle.UnpicklingError,
-    ArithmeticError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    RecursionError,
-    TypeError,
-    ValueError,
+    *(pickle.UnpicklingError, ArithmeticError, AttributeError, EOFError),
+    *(LookupError, MemoryError, RecursionError, TypeError, ValueError),
 )
 
 

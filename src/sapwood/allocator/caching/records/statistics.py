@@ -115,8 +115,7 @@ def memory_stats(
     counters: Counters, *, max_split_size: Size | None = None
 ) -> dict[str, int]:
     """Return `nested_memory_stats` flat and sorted: ``active_bytes.all.current``."""
-    nested = nested_memory_stats(counters, max_split_size=max_split_size)
-    return flat(nested)
+    return flat(nested_memory_stats(counters, max_split_size=max_split_size))
 
 
 def _by_class(

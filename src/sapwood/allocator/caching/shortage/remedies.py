@@ -332,9 +332,7 @@ def _after_work(
 
 
 def _after_release(picture: Picture, request: Request) -> list[Remedy]:
-    def after(
-        places: Iterable[tuple[PoolId, StreamHandle | None]],
-    ) -> list[Remedy]:
+    def after(places: Iterable[tuple[PoolId, StreamHandle | None]]) -> list[Remedy]:
         return [
             AfterRelease(size, stream, None if pool == DEFAULT_POOL else pool)
             for pool, stream in places

@@ -9,12 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from sapwood.allocator.caching.settings import Settings
-from sapwood.allocator.simulate.models.model import (
-    GRANULE,
-    MIB,
-    is_small,
-    round_up,
-)
+from sapwood.allocator.simulate.models.model import GRANULE, MIB, is_small, round_up
 from sapwood.allocator.simulate.models.pieces import Piece, Shelf, Shelved
 from sapwood.errors import OutOfMemory
 from sapwood.units import align_up

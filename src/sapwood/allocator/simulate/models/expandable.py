@@ -10,12 +10,7 @@ from __future__ import annotations
 from bisect import insort
 
 from sapwood.allocator.caching.settings import Settings
-from sapwood.allocator.simulate.models.model import (
-    GRANULE,
-    Model,
-    is_small,
-    round_up,
-)
+from sapwood.allocator.simulate.models.model import GRANULE, Model, is_small, round_up
 from sapwood.allocator.simulate.models.pieces import Piece, Shelf, Shelved
 from sapwood.errors import OutOfMemory
 from sapwood.units import align_down, align_up
@@ -86,8 +81,7 @@ class _Range:
     def grow(self, size: int) -> None:
         """Map granules at the lowest run of free and unmapped pieces that suffices."""
         for hole in self._holes:
-            start = hole.before if hole.before and hole.before.free else hole
-            run = [start]
+            run = [hole.before if hole.before and hole.before.free else hole]
             while (
                 sum(piece.size for piece in run) < size
                 and (after := run[-1].after) is not None

@@ -9,24 +9,21 @@ from __future__ import annotations
 from operator import attrgetter
 
 from sapwood.allocator.caching.settings import Settings
-from sapwood.allocator.simulate.models.model import (
-    GRANULE,
-    Model,
-    is_small,
-    round_up,
-)
-from sapwood.allocator.simulate.models.pieces import Piece, Shelf
+from sapwood.allocator.simulate.models.model import GRANULE, Model, is_small, round_up
+from sapwood.allocator.simulate.models.pieces import Piece, Shelf, Shelved
 from sapwood.units import align_up
 
+_ENDLESS = 1 << 60
+"""More bytes than any range grows to."""
 
-class BestFit(Model):
+
+class BestFit(Shelved):
     """The smallest free piece that suffices; of equals, the lowest."""
 
     def __init__(self, settings: Settings, total: int) -> None:
         super().__init__(settings, total)
         self._shelf = Shelf()
-        self._last: Piece | None = None
-        self._live: dict[int, Piece] = {}
+        self._rest = Piece(0, _ENDLESS, self._shelf)
 
     def allocate(self, size: int, stream: int) -> int:
         """Return the address of what fits, or grow the range."""
@@ -38,45 +35,32 @@ class BestFit(Model):
         else:
             self._shelf.take(piece)
             if piece.size > rounded:
-                rest = piece.split(rounded)
-                self._shelf.put(rest)
-                if piece is self._last:
-                    self._last = rest
+                self._shelf.put(piece.split(rounded))
         self._live[piece.address] = piece
         return piece.address
-
-    def free(self, address: int) -> None:
-        """Offer a piece again, merged with its neighbours."""
-        piece = self._shelf.settle(self._live.pop(address))
-        if piece.after is None:
-            self._last = piece
 
     def _fit(self, size: int) -> Piece | None:
         return next(self._shelf.from_size(size), None)
 
     def _grow(self, size: int) -> Piece:
-        last = self._last
+        piece, last = self._rest, self._rest.before
         self.calls["grow"] += 1
-        if last is not None and last.free:
-            self.take(size - last.size)
-            self._shelf.take(last)
-            last.size = size
-            return last
-        self.take(size)
-        piece = Piece(self.reserved - size, size, self._shelf)
-        piece.before = last
-        if last is not None:
-            last.after = piece
-        self._last = piece
-        return piece
+        if last is None or not last.free:
+            self.take(size)
+            self._rest = piece.split(size)
+            return piece
+        self.take(size - last.size)
+        self._rest = piece.split(size - last.size)
+        self._shelf.take(last)
+        last.absorb(piece)
+        return last
 
 
 class FirstFit(BestFit):
     """The lowest free piece that suffices."""
 
     def _fit(self, size: int) -> Piece | None:
-        fitting = self._shelf.from_size(size)
-        return min(fitting, key=attrgetter("address"), default=None)
+        return min(self._shelf.from_size(size), key=attrgetter("address"), default=None)
 
 
 _SMALL = 1 << 60
@@ -115,8 +99,7 @@ class Stitched(Model):
         if address >= _SMALL:
             self._small.free(address - _SMALL)
             return
-        size = self._live.pop(address)
-        self._spare += size
+        self._spare += self._live.pop(address)
         self.calls["unmap"] += 1
 
     def _create(self, size: int) -> None:
