@@ -31,19 +31,16 @@ class Owner(Protocol):
     @property
     def launches(self) -> bool:
         """Whether only `launch` does all that a replay is."""
-        ...
 
     @property
     def short(self) -> bool:
         """Whether there was less room than has been asked for so far."""
-        ...
 
     def holding(self, arrays: Sequence[Any]) -> AbstractContextManager[object]:
         """Return a context after which arrays have the memory that they have now.
 
         Whatever has become of them inside is told by `refusal`.
         """
-        ...
 
     def follow(self, stages: Sequence[Storage]) -> None:
         """Note when these stages of inputs are used last, if that can be known."""
@@ -56,7 +53,6 @@ class Owner(Protocol):
 
         Raises `DriverError` where it was spoilt.
         """
-        ...
 
     def abandon(self) -> None:
         """End a capture that nobody wants; raises nothing that is not a bug."""
@@ -67,19 +63,15 @@ class Owner(Protocol):
         All addresses that were served to the framework's allocator are in it. So are
         the stages, which are in use from the beginning, unless all are to the end.
         """
-        ...
 
     def survivors(self) -> list[tuple[Addr, Size]]:
         """Return the allocations of the capture that are alive."""
-        ...
 
     def refusal(self, result: Any, arrays: Sequence[Any]) -> CaptureError | None:
         """Return why no replay could do what was done with arrays, for a result."""
-        ...
 
     def instantiate(self) -> int:
         """Make the graph launchable; return what that is called."""
-        ...
 
     def launch(self) -> None:
         """Launch on the framework's current stream."""

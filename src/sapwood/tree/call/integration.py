@@ -29,11 +29,9 @@ class Layout(Hashable, Protocol):
     @property
     def extent(self) -> tuple[int, int]:
         """The bytes that the elements lie in, from the first element's."""
-        ...
 
     def packed(self, data: bytes) -> bytes:
         """Return the bytes of all elements in C order, of those they lie in."""
-        ...
 
     def __iter__(self) -> Iterator[Any]: ...
 
@@ -136,7 +134,6 @@ class Probe(Protocol):
         ``lows`` itself where they are the same objects, and where they were. Values
         that are no arrays have another layout. May raise `StaleOutput`.
         """
-        ...
 
 
 class LayoutProbe:
@@ -216,7 +213,6 @@ class Integration(Protocol):
 
     def is_array(self, value: object) -> bool:
         """Return whether ``value`` is a device array of this framework."""
-        ...
 
     def surroundings(self) -> Iterable[tuple[str, object]]:
         """Return what every function reads of the framework, by its path."""
@@ -227,15 +223,12 @@ class Integration(Protocol):
 
         Such as a host array, or an array of another runtime.
         """
-        ...
 
     def look(self, array: Array) -> Look:
         """Return what an array looks like, and where; also of one that is stale."""
-        ...
 
     def probe(self, arrays: Sequence[Array]) -> Probe:
         """Return what says of arrays whether they look as these, and where they are."""
-        ...
 
     def versions(self, arrays: Sequence[Array]) -> list[tuple[Any, int]] | None:
         """Return, of each array, its place and how often it was written.
@@ -247,7 +240,6 @@ class Integration(Protocol):
 
     def make(self, layout: Any, storage: Storage, address: Addr) -> Array:
         """Return a fresh array of that layout, at ``address`` in ``storage``."""
-        ...
 
     def keep(self, storages: Sequence[Storage], arrays: Sequence[Made]) -> Kept:
         """Return new storages kept, to make these arrays over them again and again."""

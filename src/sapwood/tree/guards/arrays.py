@@ -11,15 +11,12 @@ class Arrays(Protocol):
 
     def surroundings(self) -> Iterable[tuple[str, object]]:
         """Return what every function reads of the framework, by its path."""
-        ...
 
     def is_array(self, value: object) -> bool:
         """Return whether a value is a device array, which is not looked into."""
-        ...
 
     def look(self, array: Any) -> Any:
         """Return an array's layout, and where it is: see `call.integration.Look`."""
-        ...
 
 
 def layout_of(arrays: Arrays, array: Any) -> Hashable:

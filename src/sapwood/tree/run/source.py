@@ -31,7 +31,6 @@ class Source(Protocol):
 
         It may be slow: it is asked without the device's lock.
         """
-        ...
 
     def keep(
         self, function: str, call: Call, survey: Survey, made: Recorded, sharing: Any
@@ -41,4 +40,3 @@ class Source(Protocol):
         This is asked under the device's lock, and reads the recording; what it returns
         may be slow, and is called without the lock.
         """
-        ...

@@ -34,7 +34,6 @@ class GraphCapturer(Protocol):
 
     def stream(self) -> Stream:
         """Return the stream that captures are made on."""
-        ...
 
     def rejoin(self) -> None:
         """Have all work to come run after what captures have run on that stream.
@@ -44,14 +43,12 @@ class GraphCapturer(Protocol):
 
     def refusal(self, result: Any) -> CaptureError | None:
         """Return what would be wrong with the result of what this thread ran last."""
-        ...
 
     def owner(self, range_: Range, room: Size, *, warm: bool) -> Owner:
         """Return a capture on that stream that allocates from ``room`` of a range.
 
         ``warm`` says that this thread has run before what is to be captured.
         """
-        ...
 
 
 class Adopting(Capture):

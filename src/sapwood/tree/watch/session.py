@@ -40,13 +40,11 @@ class EagerRegion(Protocol):
     @property
     def name(self) -> str:
         """What messages call it."""
-        ...
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
     def held(self) -> Callable[[], Callable[..., Any] | None]:
         """Return a weak reference to the function, and to what it is a method of."""
-        ...
 
 
 Broken: TypeAlias = tuple[int, str, str, str]
