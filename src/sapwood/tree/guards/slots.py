@@ -79,8 +79,11 @@ class Slot:
 
     def write(self, value: object, arguments: Arguments = None) -> None:
         """Bind what a replay gives; of a nest, behind its last leaf. As `bind` then."""
-        for each in (value,) if self.item is None else self.item.put(self.leaf, value):
-            self.bind(each, arguments)
+        if self.item is None:
+            self.bind(value, arguments)
+            return
+        for nest in self.item.put(self.leaf, value):
+            self.bind(nest, arguments)
 
     def bind(self, value: object, arguments: Arguments = None) -> None:
         """Bind ``value`` here; slots in arguments need those of the call, by name.
