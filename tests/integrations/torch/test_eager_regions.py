@@ -199,8 +199,8 @@ def test_slots_are_bound_before_an_eager_region(alike):
     assert alike(program).count("replays") >= 3
 
 
-def test_what_an_eager_region_binds_is_not_found(rt):
-    """A slot that it binds anew, and that is read behind it, is refused by its name."""
+def test_what_an_eager_region_binds_is_found(rt):
+    """A slot that it binds anew in each call is read behind it, under its name."""
     state = {"c": torch.ones(3, device="cuda")}
 
     @sw.eager
@@ -212,10 +212,12 @@ def test_what_an_eager_region_binds_is_not_found(rt):
         renew(h)
         return h * state["c"]
 
-    f, x = rt.graph(fn, fullgraph=True), torch.ones(3, device="cuda")
-    assert f(x).tolist() == [8, 8, 8]
-    with pytest.raises(sw.CaptureError, match=r"finds state\['c'\] by itself"):
-        f(x)
+    f = rt.graph(fn, fullgraph=True)
+    for n in range(8):
+        x = torch.full((3,), float(n), device="cuda")
+        assert f(x).tolist() == [2 * (n + 1) ** 2] * 3
+        assert state["c"].tolist() == [2 * (n + 1)] * 3
+    assert f.stats().replays >= 4
 
 
 def test_no_gradient_comes_back_from_an_eager_region(rt):

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -85,17 +86,9 @@ class Scene:
         self.roles = argument_roles(order, self.places, recordings, apart=apart)
         given = order.call.given
         self.stages, self.arrays = stand_ins(given, self.roles, range_, recordings)
-        fixed, before = self._is_fixed, order.before
-        slots = moving(before, given.storages, fixed, self.integration)
+        stays = partial(is_to_stay, order, recordings)
+        slots = moving(order.before, given.storages, stays, self.integration)
         self.slots = SlotStandIns(slots, range_, recordings)
-
-    def _is_fixed(self, path: str, storage: Storage) -> bool:
-        """Return whether the array in a slot is to be where it is now."""
-        history = self.order.specialization.ambient.get(path, History())
-        if history.fresh:
-            return True
-        inherits, anywhere = self.recordings.inherits(storage), self.order.anywhere
-        return assign(history, inherits, False, anywhere=anywhere).fixed
 
     def rooms(self) -> list[Storage]:
         """Return the room of all that others stand in for."""
@@ -236,6 +229,17 @@ def _built(scene: Scene, taken: Taken) -> Recorded:
         drawing = scene.spec(recording, outputs, memos=memos)
         node = build(drawing, range_, device)
     return Recorded(node, scene.read, tuple(change.slot for change in bound), outcome)
+
+
+def is_to_stay(
+    order: RecordRequest, recordings: Recordings, path: str, storage: Storage
+) -> bool:
+    """Return whether the array in a slot is to be where it is now."""
+    history = order.specialization.ambient.get(path, History())
+    if history.fresh:
+        return True
+    inherits = recordings.inherits(storage)
+    return assign(history, inherits, False, anywhere=order.anywhere).fixed
 
 
 def argument_roles(

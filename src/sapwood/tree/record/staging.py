@@ -33,7 +33,7 @@ _HEADROOM: Final = Size(256 << 20)
 mapped than they need."""
 
 
-def _stage(
+def stage(
     place: Place, range_: Range, device: Device, *, late: bool = False
 ) -> Storage:
     """Allocate room for a place; ``late``: after capture."""
@@ -87,7 +87,7 @@ def stand_ins(
     for i, (place, role) in enumerate(zip(places, roles, strict=True)):
         if role is not Role.COPIED:
             continue
-        stages[i] = _stage(place, range_, device)
+        stages[i] = stage(place, range_, device)
         moved = landing(stages[i], place) - place.lo
         made: dict[int, Array] = {}
         for k in place.arrays:
@@ -121,7 +121,7 @@ def late_stages(
 ) -> dict[int, Storage]:
     """Stage the copied places of what was captured before, in another range."""
     return {
-        i: _stage(place, range_, device, late=True)
+        i: stage(place, range_, device, late=True)
         for i, (place, role) in enumerate(zip(places, roles, strict=True))
         if role is Role.COPIED
     }

@@ -40,14 +40,21 @@ from sapwood.tree.node.outputs import Bytes, Outputs, analyse, each_anew
 from sapwood.tree.record.accounts import memos_of, outliving, read, stray
 from sapwood.tree.record.adopted import MORE, ROOM, TRIES, is_spoilt
 from sapwood.tree.record.build import LinkSpec, build
-from sapwood.tree.record.recorder import Recorded, ambient_roles, argument_roles
+from sapwood.tree.record.recorder import (
+    Recorded,
+    ambient_roles,
+    argument_roles,
+    is_to_stay,
+)
 from sapwood.tree.record.repeated import outcome_of
 from sapwood.tree.record.staging import (
-    SlotStandIns,
+    landing,
+    moved_by,
     moving,
     put_back,
     reserved,
     spoil,
+    stage,
 )
 from sapwood.tree.record.taking import RecordRequest, plain_changes, undo, with_leaves
 from sapwood.tree.regions.chain import answer_for_all
@@ -150,11 +157,14 @@ class _CarriedRoles:
         self.roles += [Role.COPIED] * count
 
     def first(
-        self, ambient: Ambient, places: Sequence[Place]
+        self, ambient: Ambient, places: Sequence[Place], staged: Container[int]
     ) -> tuple[list[str], list[Role]]:
         """Return the names and roles of the first part's places."""
         count = len(self.roles)
         names, roles = ambient_roles(self._order, ambient, places[count:])
+        roles = [
+            Role.COPIED if i in staged else role for i, role in enumerate(roles, count)
+        ]
         found = enumerate(places[count:], count)
         self._first = dict(zip(names, found, strict=True))
         return [*self._names, *names], [*self.roles, *roles]
@@ -185,8 +195,13 @@ class _CarriedRoles:
             name = ambient.arrays[place.arrays[0]].path
             owner, used = owners.get(place.storage), i + 1 in symbols
             role = Role.PINNED if used and i not in staged else Role.COPIED
-            if used and owner is None and self.is_where_it_was(name, place):
-                then = self._first[name][0]
+            then = self._first[name][0] if self.is_where_it_was(name, place) else None
+            if (
+                role.fixed
+                and owner is None
+                and then is not None
+                and first[then].role.fixed
+            ):
                 self.used_later.add(then)
                 role = first[then].role
             elif role.fixed and (owner is None or not roles[owner].fixed):
@@ -260,6 +275,7 @@ class _Parts:
         self.holds: list[Mask] = []
         self.swapped: list[tuple[Slot, Array, Array]] = []
         self.stages: Mapping[int, Storage] = {}
+        self.rooms: dict[tuple[Storage, Addr, Addr], Storage] = {}
 
     def record(self) -> Recorded:
         """Run the function, and return what was made of it."""
@@ -314,7 +330,7 @@ class _Parts:
         """Refuse what only the function had, to whoever finds it in an exception."""
         own = [storage for ref in self.mine if (storage := ref()) is not None]
         spoil(
-            [*self.frame.stages.values(), *self.stages.values(), *own],
+            [*self.frame.stages.values(), *self.rooms.values(), *own],
             "it was the function's own while a call was recorded that then failed",
             "Look at what was passed to the call",
         )
@@ -338,6 +354,7 @@ class _Parts:
         for mask in self.holds:
             self.device.pages.drop(mask)
         self.holds.clear()
+        self.rooms.clear()
         # Nobody looks for a part by itself.
         if self.recordings.last in [link.part for link in self.links]:
             self.recordings.last = (
@@ -398,25 +415,40 @@ class _Parts:
         self._swap_in()
 
     def _stand_in(self) -> dict[int, Storage]:
-        """Have stand-ins for what regions have bound to slots; return their room."""
-        if not self.links:
-            return {}
-        places = self.arrays.places(self.recordings.integration)
-        by_storage = {place.storage: place for place in places}
+        """Have stand-ins for what is elsewhere in each call; return their room.
 
-        def is_fixed(path: str, storage: Storage) -> bool:
-            place = by_storage.get(storage)
-            return place is None or self.roles.is_where_it_was(path, place)
-
+        Behind an eager region that is what it has bound to slots.
+        """
         integration, given = self.recordings.integration, self.carried.storages
-        slots = moving(self.before, given, is_fixed, integration)
-        found = SlotStandIns(slots, self.ranges[-1], self.recordings)
-        for _, array in slots:
-            self.frame.pair(array, found.own(array))
+        places = self.arrays.places(integration)
+        known = {place.storage: place for place in places}
+
+        def stays(path: str, storage: Storage) -> bool:
+            place = known.get(storage)
+            if place is None or place[:3] in self.rooms:
+                return place is None
+            if self.links:
+                return self.roles.is_where_it_was(path, place)
+            return is_to_stay(self.order, self.recordings, path, storage)
+
+        slots = [
+            (slot, array, known[integration.look(array).storage])
+            for slot, array in moving(self.before, given, stays, integration)
+        ]
+        for *_, place in slots:
+            # Later parts work on the same: the function may have them in its own names.
+            if place[:3] not in self.rooms:
+                self.rooms[place[:3]] = stage(place, self.ranges[-1], self.device)
+                self.frame.new.append(self.rooms[place[:3]])
+        for _, array, place in slots:
+            room = self.rooms[place[:3]]
+            moved = landing(room, place) - place.lo
+            self.frame.pair(array, moved_by(moved, array, room, integration))
+        moves = {place.storage for *_, place in slots}
         return {
-            i: found.stages[place.storage]
+            i: self.rooms[place[:3]]
             for i, place in enumerate(places, len(given))
-            if place.storage in found.stages
+            if place.storage in moves
         }
 
     def _swap_in(self) -> None:
@@ -559,7 +591,7 @@ class _Parts:
                 self.ambient, self.carried, places, symbols, self.stages, first
             )
         else:
-            names, roles = self.roles.first(self.ambient, places)
+            names, roles = self.roles.first(self.ambient, places, self.stages)
         self.error = self.error or self.roles.error
         drawing = LinkSpec(
             order=self._order(last=last),
