@@ -30,7 +30,7 @@ MEMORY_MUTANTS: Final = (
     mutant(
         "trim without wait",
         Everybody.synchronize_stream,
-        "release(finish, user)",
+        "release.each(finish, self.uses.streams())",
         "pass",
     ),
     mutant(

@@ -33,12 +33,8 @@ LIBRARIES: Final = {
 """The C files of each library; all but the first are modules of Python."""
 
 FLAGS: Final = (
-    "-std=c11",
-    "-O2",
-    "-fPIC",
-    "-shared",
-    "-fvisibility=hidden",
-    "-pthread",
+    *("-std=c11", "-O2", "-fPIC", "-shared"),
+    *("-fvisibility=hidden", "-pthread"),
 )
 
 _DIGEST: Final = _HERE / "digest.c"

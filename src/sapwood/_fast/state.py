@@ -13,18 +13,6 @@ from typing import Any, Final
 
 from sapwood.version import __version__
 
-__all__ = [
-    "CallState",
-    "GuardState",
-    "PageState",
-    "RecordingsState",
-    "ReplayState",
-    "ReplaysState",
-    "SkipsState",
-    "StreamEpoch",
-    "is_native",
-]
-
 
 class StreamEpoch:
     """A number that is another one once something has changed between streams."""
@@ -121,9 +109,8 @@ def _built() -> bool:
         return False
     if __version__ != found.VERSION:
         return False
-    globals().update(
-        {name: getattr(found, name) for name in __all__ if name in dir(found)}
-    )
+    of_c = {name: each for name, each in vars(found).items() if isinstance(each, type)}
+    globals().update(of_c)
     return True
 
 

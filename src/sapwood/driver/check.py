@@ -21,7 +21,7 @@ def check_pages(page: Size, **values: int) -> None:
         if value < 0 or value % page or (what == "size" and not value):
             raise invalid_value(
                 f"{what} {value:#_x} is not a positive multiple of the page: align "
-                f"it to {size_text(page)}",
+                f"it to {size_text(page)}"
             )
 
 
@@ -40,7 +40,7 @@ def tiles(
     if at != end or size <= 0:
         raise invalid_value(
             f"{size_text(size)} at {hex_address(lo)} are not whole mappings: "
-            f"{hex_address(at)} is unmapped, or inside a mapping",
+            f"{hex_address(at)} is unmapped, or inside a mapping"
         )
     return found
 
@@ -52,13 +52,13 @@ def check_op(op: Op) -> None:
             if size < 0 or abs(dst - src) < size:
                 raise invalid_value(
                     f"cannot copy {size} bytes from {hex_address(src)} to "
-                    f"{hex_address(dst)}: copied intervals may not overlap",
+                    f"{hex_address(dst)}: copied intervals may not overlap"
                 )
         case CopiesOp(dsts, srcs, sizes):
             _check_copies(dsts, srcs, sizes)
         case SetOp(_, value, size) if size < 0 or not 0 <= value <= 255:
             raise invalid_value(
-                f"cannot set {size} bytes to {value}: a byte is 0 to 255",
+                f"cannot set {size} bytes to {value}: a byte is 0 to 255"
             )
 
 
@@ -69,7 +69,7 @@ def _check_copies(
     if not 1 <= count <= MOST_COPIES or not len(dsts) == len(srcs) == count:
         raise invalid_value(
             f"cannot copy {count} sizes from {len(srcs)} addresses to {len(dsts)}: one "
-            f"op makes 1 to {MOST_COPIES} copies, each with an address of either kind",
+            f"op makes 1 to {MOST_COPIES} copies, each with an address of either kind"
         )
     if min(sizes) < 0:
         raise invalid_value(f"cannot copy {min(sizes)} bytes: a size is 0 or more")
@@ -109,5 +109,5 @@ def _meets(written: Spans, lo: int, hi: int) -> bool:
 def _clash(address: int) -> Refusal:
     return invalid_value(
         f"cannot copy at once what depends on an order: one copy writes at "
-        f"{hex_address(address)} what another reads or writes. Make an op of each",
+        f"{hex_address(address)} what another reads or writes. Make an op of each"
     )

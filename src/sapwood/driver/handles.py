@@ -48,7 +48,7 @@ class Table(Generic[H, V]):
     def _unknown(self, handle: H) -> Refusal:
         return Result.INVALID_HANDLE.refusal(
             f"{self._kind} {handle:#x} does not exist, or no longer: use handles of "
-            "this device, and give each back once, after its last use",
+            "this device, and give each back once, after its last use"
         )
 
 

@@ -10,12 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from sapwood.driver.api import (
-    Driver,
-    GraphHandle,
-    NodeHandle,
-    StreamHandle,
-)
+from sapwood.driver.api import Driver, GraphHandle, NodeHandle, StreamHandle
 from sapwood.driver.release import Release
 from sapwood.errors import CaptureError
 from sapwood.graphs.exec import Copies, Exec, Lent, Staged, staging
@@ -131,10 +126,7 @@ def adopt(
     ``recording`` tells what it uses, ``code`` as in `Adopted`.
     """
     into, back = staging(staged)
-    first, last = driver.surround(
-        graph,
-        tuple(each.op(addresses) for each in into),
-        tuple(each.op(addresses) for each in back),
-    )
+    ops = [tuple(each.op(addresses) for each in side) for side in (into, back)]
+    first, last = driver.surround(graph, *ops)
     copies = dict(zip((*first, *last), (*into, *back), strict=True))
     return Adopted(driver, graph, recording, addresses, copies, owner, code)

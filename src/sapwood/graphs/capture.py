@@ -5,6 +5,8 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final
 
 from sapwood.driver.api import (
     CopiesOp,
@@ -65,7 +67,7 @@ def read_graph(
     """
     nodes = driver.nodes(graph)
     order = {node: i for i, node in enumerate(nodes)}
-    table = _Table(regions)
+    regions = sorted(regions, key=_start)
     ops: list[RecordedOp] = []
     relocations: list[Relocation] = []
     touches: dict[Touch, None] = {}
@@ -75,15 +77,14 @@ def read_graph(
         for pointer in pointers:
             if pointer.lo == pointer.hi:
                 continue
-            region = table.region_of(pointer)
+            region = _region_of(regions, pointer)
             if region is None:
                 return Foreign(i, pointer, op.name)
             if region.symbol == FIXED:
                 continue
             (address,) = WORD.unpack_from(op.params, pointer.offset)
-            relocations.append(
-                Relocation(i, pointer.offset, region.symbol, address - region.at)
-            )
+            addend = address - region.at
+            relocations.append(Relocation(i, pointer.offset, region.symbol, addend))
             used = pointer if pointer.exact else region
             lo, hi = used.lo - region.at, used.hi - region.at
             touches[Touch(region.symbol, lo, hi, pointer.writes)] = None
@@ -95,31 +96,27 @@ def touched(driver: Driver, graph: GraphHandle) -> list[tuple[Addr, Addr]]:
     """Return every interval of addresses that a captured graph uses."""
     found: list[tuple[Addr, Addr]] = []
     for node in driver.nodes(graph):
-        _, pointers = _plain(driver, driver.node_op(node), _nameless)
+        _, pointers = _plain(
+            driver, driver.node_op(node), lambda kernel: (b"", f"kernel {kernel}")
+        )
         found += [(p.lo, p.hi) for p in pointers if p.lo < p.hi]
     return found
 
 
-def _nameless(function: FunctionHandle) -> tuple[bytes, str]:
-    return b"", f"kernel {function}"
+_start: Final[Callable[[Region], Addr]] = attrgetter("lo")
 
 
-class _Table:
-    def __init__(self, regions: Sequence[Region]) -> None:
-        self._regions = sorted(regions, key=lambda region: region.lo)
-        self._starts = [region.lo for region in self._regions]
+def _region_of(regions: Sequence[Region], pointer: Pointer) -> Region | None:
+    """Return that of sorted regions which holds what a pointer says is used.
 
-    def region_of(self, pointer: Pointer) -> Region | None:
-        """Return the region that holds what a pointer says is used.
-
-        Kernels take ends, too: of one that is not exact it may be that of a region.
-        """
-        at = bisect.bisect_right(self._starts, pointer.lo) - 1
-        if at >= 0 and pointer.hi <= self._regions[at].hi:
-            return self._regions[at]
-        at = bisect.bisect_left(self._starts, pointer.lo) - 1
-        ends = not pointer.exact and at >= 0 and self._regions[at].hi == pointer.lo
-        return self._regions[at] if ends else None
+    Kernels take ends, too: of one that is not exact it may be that of a region.
+    """
+    at = bisect.bisect_right(regions, pointer.lo, key=_start) - 1
+    if at >= 0 and pointer.hi <= regions[at].hi:
+        return regions[at]
+    at = bisect.bisect_left(regions, pointer.lo, key=_start) - 1
+    ends = not pointer.exact and at >= 0 and regions[at].hi == pointer.lo
+    return regions[at] if ends else None
 
 
 def _plain(

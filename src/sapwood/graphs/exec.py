@@ -176,12 +176,9 @@ def _words(
 def _batches(staged: Sequence[Staged], *, back: bool) -> Iterator[Copies]:
     for start in range(0, len(staged), MOST_COPIES):
         batch = staged[start : start + MOST_COPIES]
-        yield Copies(
-            tuple([each.symbol for each in batch]),
-            tuple([each.address for each in batch]),
-            tuple([each.size for each in batch]),
-            back,
-        )
+        rows = [(each.symbol, each.address, each.size) for each in batch]
+        symbols, addresses, sizes = zip(*rows, strict=True)
+        yield Copies(symbols, addresses, sizes, back)
 
 
 def _build(

@@ -48,8 +48,7 @@ def inspect(
             raise StoreError(
                 f"op {i}, {op.name}: the device does not know which are addresses"
             )
-        for touch in _touches(i, pointers, changed, addresses):
-            touches[touch] = None
+        touches |= dict.fromkeys(_touches(i, pointers, changed, addresses))
     return replace(recording, touches=tuple(touches))
 
 

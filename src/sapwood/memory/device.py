@@ -142,10 +142,9 @@ class Device:
         with self.lock:
             # A module that was loaded now would never be unloaded.
             self.check_open("this runtime")
-            module = self._modules.get(image)
-            if module is None:
-                module = self._modules[image] = self.driver.load_module(image)
-            found = self.driver.find_function(module, name)
+            if image not in self._modules:
+                self._modules[image] = self.driver.load_module(image)
+            found = self.driver.find_function(self._modules[image], name)
             self._functions[image, name] = found
             self._kernels[found] = (image, name)
             return found
@@ -189,8 +188,7 @@ class Device:
             release(self.pages.settle, Mask(-1))
             release(self.driver.synchronize)
             release(self.heap.close)
-            for module in self._modules.values():
-                release(self.driver.unload_module, module)
+            release.each(self.driver.unload_module, self._modules.values())
             self._modules.clear()
             self._functions.clear()
             self.returns.close(self._finish)

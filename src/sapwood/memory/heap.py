@@ -110,8 +110,7 @@ class Everybody(Layer):
         """Wait until nobody works on free bytes."""
         del stream
         with Release() as release:
-            for user in self.uses.streams():
-                release(finish, user)
+            release.each(finish, self.uses.streams())
         self.uses.clear()
 
 
@@ -155,7 +154,8 @@ class Heap:
                 # OutOfMemory: what can be reclaimed was. Any other error is a lack of
                 # addresses, which only an eviction gives back.
                 if isinstance(error, OutOfMemory) or not self.pages.evict():
-                    raise self.pages.shortage(error.call, size, self._free()) from None
+                    free = self.pages.free()
+                    raise self.pages.shortage(error.call, size, free) from None
 
     def create(self, size: Size) -> ExtentHandle:
         """Return new physical memory out of the device's pages, within its limit."""
@@ -172,14 +172,6 @@ class Heap:
         """Take physical memory back."""
         self.pages.heap -= size // self.pages.page
         self.pages.driver.release(extent)
-
-    def _free(self) -> Size:
-        """Return how many bytes could be had."""
-        pages = self.pages
-        if pages.limit is None:
-            return pages.driver.memory_info().free
-        used = (pages.mapped() + pages.heap) * pages.page
-        return Size(max(pages.limit - used, 0))
 
     def give(self, address: Addr, end: int, streams: tuple[Stream, ...]) -> None:
         """Take a block back that ``streams`` may still be using."""

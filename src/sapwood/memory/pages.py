@@ -191,12 +191,22 @@ class Pages(PageState):
         """Return how many numbered pages are neither live nor in ``mask``."""
         return (self._numbers & ~(self.live | mask)).bit_count()
 
+    def free(self) -> Size:
+        """Return how many bytes could be had: of the limit, or else of the device."""
+        if self.limit is None:
+            return self.driver.memory_info().free
+        return Size(max(self.limit - (self.mapped() + self.heap) * self.page, 0))
+
     def _create(self, size: Size) -> ExtentHandle:
-        if self.limit is not None:
-            free = self.limit - (self.mapped() + self.heap) * self.page
-            if size > free:
-                raise OutOfMemory("create", asked=size, free=max(free, 0))
+        if self.limit is not None and size > (free := self.free()):
+            raise OutOfMemory("create", asked=size, free=free)
         return self.driver.create(size)
+
+    def leave(self, extent: Extent) -> None:
+        """Count one use of an extent less; give it back after the last."""
+        extent.ranges -= 1
+        if not extent.ranges:
+            self.release(extent)
 
     def release(self, extent: Extent) -> None:
         """Give an extent back that no range maps and no lease holds."""

@@ -11,14 +11,7 @@ somebody else has captured with an allocator of his own is backed by `fold`.
 
 from __future__ import annotations
 
-from collections.abc import (
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from functools import partial
@@ -106,12 +99,10 @@ class Loan:
         if mapped is None:
             return
         extent, size = mapped
-        extent.ranges -= 1
         with Release() as release:
             if size:
                 release(self.pages.driver.unmap, self.at, size)
-            if not extent.ranges:
-                release(self.pages.release, extent)
+            release(self.pages.leave, extent)
 
     def _map(self, count: int, extent: Extent) -> Size:
         driver, step = self.pages.driver, extent.pages * self.pages.page
@@ -339,17 +330,14 @@ class Range:
 
     def _lasting(self, lives: Sequence[Life]) -> list[Life]:
         """Return temporaries of which nothing is known, where some are told of."""
-        told, taken = {life.lo for life in lives}, self.kept()
+        told = {life.lo for life in lives}
+        taken = {at: n for each in self._temporaries for at, n in each.taken.items()}
         if told.isdisjoint(taken):
             return []
         left, first = taken.keys() - told, min(life.born for life in lives)
         return [Life(at, Addr(at + taken[at]), first, None) for at in left]
 
     # After capture.
-
-    def kept(self) -> dict[Addr, Size]:
-        """Return the blocks in use among those not expected to stay: they did."""
-        return {at: n for each in self._temporaries for at, n in each.taken.items()}
 
     def back(self, indices: AbstractSet[int]) -> None:
         """Back pages of a range in which nothing was captured, for what was elsewhere.
@@ -397,10 +385,7 @@ class Range:
                 self._unmap(moved)
                 yield {i + index for index, e in moved.items() for i in range(e.pages)}
             finally:
-                for extent in moved.values():
-                    extent.ranges -= 1
-                    if not extent.ranges:
-                        release(self.pages.release, extent)
+                release.each(self.pages.leave, moved.values())
 
     def mask_of(self, lo: Addr, hi: Addr) -> Mask:
         """Return the physical pages behind ``[lo, hi)``."""
@@ -449,10 +434,8 @@ class Range:
                 release(self._loan.less, self.pages.create_if_free)
             else:
                 release(self._loan.take_back)
-                release(
-                    self._unmap,
-                    {i: e for i, e in self._extents.items() if not e.mask & live},
-                )
+                free = {i: e for i, e in self._extents.items() if not e.mask & live}
+                release(self._unmap, free)
             if self._extents or known:
                 self.pages.lingering[self] = None
             else:
@@ -547,7 +530,4 @@ class Range:
             for index, extent in extents.items():
                 size = Size(extent.pages * self.pages.page)
                 release(self.pages.driver.unmap, self._at(index), size)
-            for extent in gone:
-                extent.ranges -= 1
-                if not extent.ranges:
-                    release(self.pages.release, extent)
+            release.each(self.pages.leave, gone)

@@ -193,19 +193,16 @@ def _load_outputs(found: Json, integration: Integration, *, nested: bool) -> Out
         Bytes(Addr(within(at, REACH)), Size(within(size, REACH - at)))
         for at, size in found["storages"]
     )
-    leaves, bound = found["leaves"], found["bound"]
+    number = len(found["leaves"])
     outputs: list[Output] = []
-    for row in (*leaves, *bound):
+    for row in (*found["leaves"], *found["bound"]):
         outputs.append(_output(row, outputs, storages, integration))
-    structure: Structure = flat_structure(len(leaves))
+    structure: Structure = flat_structure(number)
     if nested:
         structure, count = load_structure(found["structure"])
-        expect(count == len(leaves), "the number of its outputs")
+        expect(count == number, "the number of its outputs")
     return Outputs(
-        structure,
-        tuple(outputs[: len(leaves)]),
-        tuple(outputs[len(leaves) :]),
-        storages,
+        structure, tuple(outputs[:number]), tuple(outputs[number:]), storages
     )
 
 
@@ -221,15 +218,13 @@ def _output(
             loaded = load_layout(layout, integration)
             lo, hi = loaded.extent
             at = within(offset, REACH)
-            inside = (
-                bytes_.address <= at + lo and at + hi <= bytes_.address + bytes_.size
-            )
+            end = bytes_.address + bytes_.size
+            inside = bytes_.address <= at + lo and at + hi <= end
             expect(inside, "an output outside its storage")
             return Fresh(k, loaded, Addr(at))
         case ["same", k]:
-            expect(
-                not isinstance(before[within(k, len(before))], Constant), "an output"
-            )
+            first = before[within(k, len(before))]
+            expect(not isinstance(first, Constant), "an output")
             return Same(k)
         case ["alias", k]:
             return Alias(within(k, 1 << 31))
@@ -261,14 +256,9 @@ _WORDS: Final = {Kind.COPY: 3, Kind.SET: 3, Kind.EMPTY: 0}
 def encode_recording(recording: Recording) -> dict[str, bytes]:
     """Return a recording as sections."""
     images = _images_of(recording.ops)
+    numbers = {image: number for number, image in enumerate(images)}
     ops = [
-        [
-            op.kind,
-            len(op.params),
-            images.index(op.image) if op.image else None,
-            op.name,
-            [*op.grid, *op.block, op.shared, *_cluster_of(op)],
-        ]
+        [op.kind, len(op.params), numbers.get(op.image), op.name, _geometry(op)]
         for op in recording.ops
     ]
     table = {
@@ -298,7 +288,7 @@ def decode_recording(sections: Mapping[str, bytes], symbols: int) -> Recording:
         ops.append(op)
     expect(at == len(params), "the length of its parameters")
     expect(images == _images_of(ops), "its images")
-    edges = [_edge(row, len(ops)) for row in table["edges"]]
+    edges = [(within(a, within(b, len(ops))), b) for a, b in table["edges"]]
     relocations = [_relocation(row, ops, symbols) for row in table["relocations"]]
     places = {(r.op, r.offset) for r in relocations}
     expect(len(places) == len(relocations), "an address that is relocated twice")
@@ -325,9 +315,10 @@ def _images_of(ops: Iterable[RecordedOp]) -> list[bytes]:
     return list(dict.fromkeys(op.image for op in ops if op.image))
 
 
-def _cluster_of(op: RecordedOp) -> tuple[int, ...]:
-    """Return what a file says of clusters: nothing, mostly."""
-    return op.cluster if max(op.cluster) > 1 else ()
+def _geometry(op: RecordedOp) -> list[int]:
+    """Return what a file says of grids; of clusters that is nothing, mostly."""
+    cluster = op.cluster if max(op.cluster) > 1 else ()
+    return [*op.grid, *op.block, op.shared, *cluster]
 
 
 def _op(row: list[Any], params: bytes, images: list[bytes]) -> RecordedOp:
@@ -349,14 +340,8 @@ def _op(row: list[Any], params: bytes, images: list[bytes]) -> RecordedOp:
     return RecordedOp(kind, params[:size], found, name, *shape)
 
 
-def _edge(row: list[int], count: int) -> tuple[int, int]:
-    first, second = row
-    return within(first, within(second, count)), second
-
-
 def _relocation(row: list[int], ops: list[RecordedOp], symbols: int) -> Relocation:
     op, offset, symbol, addend = row
     within(op, len(ops)), within(symbol, symbols), within(addend, _FAR, -_FAR)
-    return Relocation(
-        op, within(offset, len(ops[op].params) - WORD.size + 1), symbol, addend
-    )
+    end = len(ops[op].params) - WORD.size + 1
+    return Relocation(op, within(offset, end), symbol, addend)

@@ -190,20 +190,15 @@ class Packer:
 
     def seal(self, function: str) -> dict[str, bytes]:
         """Return all sections; waits for the arrays' contents."""
-        stream = self.device.stream()
+        driver, stream = self.device.driver, self.device.stream()
         for number, storage in enumerate(self._storages):
             storage.order_read(stream)
-            data = b""
-            if storage.size:
-                data = bytes(
-                    self.device.driver.download(
-                        storage.address, storage.size, stream.handle
-                    )
-                )
-            self.sections[f"bytes.{number}"] = data
+            at, size = storage.address, storage.size
+            data = driver.download(at, size, stream.handle) if size else b""
+            self.sections[f"bytes.{number}"] = bytes(data)
         index = {
             "name": function,
-            "device": device_text(self.device.driver.abilities),
+            "device": device_text(driver.abilities),
             "recordings": self._recordings,
             "arguments": self._arguments,
             "ambient": [[path, self._ambient[path]] for path in self._order],
@@ -223,11 +218,9 @@ def pack(
     for groups in cache.groups.values():
         for specialization in groups:
             # The others differ in roles and pages only.
-            node = next(
-                (node for node in specialization.nodes if not node.escapes), None
-            )
-            if node is not None:
-                _pack(node, cache, packer)
+            nodes = [node for node in specialization.nodes if not node.escapes]
+            if nodes:
+                _pack(nodes[0], cache, packer)
     if not packer.sections:
         raise StoreError(
             f"{function} has no recording that could be saved. Call it at least twice, "
@@ -335,13 +328,9 @@ def _load_saved(
         for name, body in sections.items()
         if name.startswith(prefix)
     }
-    return Saved(
-        _signature(row["signature"], len(names)),
-        decode(own, integration, nested=nested),
-        tuple(names),
-        tuple(texts),
-        pinned,
-    )
+    signature = _signature(row["signature"], len(names))
+    archive = decode(own, integration, nested=nested)
+    return Saved(signature, archive, tuple(names), tuple(texts), pinned)
 
 
 def _signature(found: str, arrays: int) -> bytes:

@@ -473,11 +473,8 @@ class DiskStore:
     def _make_room(self, name: str, size: int, blobs: dict[str, Size]) -> None:
         with self._lock:
             self._put_since += size
-            if (
-                self._size is not None
-                and self._size + size <= self.limit
-                and self._put_since <= self.limit // _RECOUNT
-            ):
+            recent = self._put_since <= self.limit // _RECOUNT
+            if recent and self._size is not None and self._size + size <= self.limit:
                 self._size += size
                 return
             self._folder.sweep()
@@ -495,12 +492,8 @@ class DiskStore:
         """
         if not want.must:
             return []
-        links = {
-            item.name: self._needs(item.name)
-            for item in items
-            if item.name.startswith(ENTRY)
-        }
         here = {item.name: item for item in items}
+        links = {name: self._needs(name) for name in here if name.startswith(ENTRY)}
         kept: set[str] = set()
         removed = []
         for group in victims(items, links | named, want, time.time_ns()):

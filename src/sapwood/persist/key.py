@@ -129,13 +129,8 @@ def describe(key: Key, parts: Mapping[str, bytes]) -> Manifest:
     for name in parts:
         if not name or not name.isprintable():
             raise MisuseError(f"{name!r} cannot name a part. Use text that prints")
-    return Manifest(
-        key,
-        tuple(
-            Part(name, Size(len(value)), blob_name(value))
-            for name, value in parts.items()
-        ),
-    )
+    rows = [Part(name, Size(len(v)), blob_name(v)) for name, v in parts.items()]
+    return Manifest(key, tuple(rows))
 
 
 def needs(name: str, value: bytes) -> dict[str, Size]:

@@ -108,11 +108,9 @@ def _drawing(
     outputs = _outputs(archive.outputs, range_, arrays, integration)
     _check_result(outputs, call.given.arrays, read_by.arrays, integration, device)
     _check_ops(recording, integration)
-    hints = archive.roles[: archive.arguments]
-    roles = argument_roles(order, places[: archive.arguments], recordings, hints)
-    hints = archive.roles[archive.arguments :]
-    ambient_places = places[archive.arguments :]
-    names, more = ambient_roles(order, ambient, ambient_places, hints)
+    own, hints = archive.arguments, archive.roles
+    roles = argument_roles(order, places[:own], recordings, hints[:own])
+    names, more = ambient_roles(order, ambient, places[own:], hints[own:])
     roles = (*roles, *more)
     return LinkSpec(
         order=order.showing(outputs, integration),
@@ -166,15 +164,9 @@ def _pages(archive: Archive, device: Device) -> set[int]:
 
     Raises `StoreError` where a device has not so many.
     """
-    spans = [
-        (touch.lo, touch.hi)
-        for touch in archive.recording.touches
-        if touch.symbol == RANGE
-    ]
-    spans += [
-        (each.address, each.address + max(each.size, 1))
-        for each in archive.outputs.storages
-    ]
+    touches, storages = archive.recording.touches, archive.outputs.storages
+    spans = [(touch.lo, touch.hi) for touch in touches if touch.symbol == RANGE]
+    spans += [(each.address, each.address + max(each.size, 1)) for each in storages]
     page = device.pages.page
     limit = device.driver.memory_info().total // page
     found: set[int] = set()
@@ -204,9 +196,7 @@ def _outputs(
                     raise StoreError("an output is of an array that is not there")
                 if isinstance(output, View):
                     _check_view(output, arrays[k], integration)
-                return output
-            case _:
-                return output
+        return output
 
     return Outputs(
         outputs.structure,

@@ -158,13 +158,11 @@ def _refusal(bundle: Bundle, path: str, unfit: str | None) -> str:
             f"is not taken up: {unfit}. Record the function itself here, and save it "
             "again"
         )
-    known = "; ".join(
-        dict.fromkeys(", ".join(each.texts) for each in bundle.recordings)
-    )
+    known = dict.fromkeys(", ".join(each.texts) for each in bundle.recordings)
     return (
         f"{bundle.name} was loaded from {path}, which has no recording for such "
-        f"arguments. It has recordings for: {known}. Call it with those, or record "
-        "the function itself with others and save it again"
+        f"arguments. It has recordings for: {'; '.join(known)}. Call it with those, or "
+        "record the function itself with others and save it again"
     )
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sapwood.persist import Entries
 
 _SCHEMA: Final = 1
+_TALLIED: Final = "hits", "misses", "puts", "errors", "damaged"
 
 
 def picture(
@@ -34,11 +35,8 @@ def picture(
     recordings.settle()
     live = recordings.leases.addresses()
     functions = {runner.call_log.number: runner.options.name for runner in runners}
-    told = [
-        (runner.call_log, missing)
-        for runner in runners
-        for missing in runner.call_log.misses
-    ]
+    logs = [runner.call_log for runner in runners]
+    told = [(log, missing) for log in logs for missing in log.misses]
     told.sort(key=lambda pair: pair[1].number)
     indices = {missing.number: i for i, (_, missing) in enumerate(told)}
     calls = _calls(recordings, functions, indices)
@@ -75,10 +73,7 @@ def store_picture(entries: Entries) -> dict[str, Any] | None:
     tally = entries.tally
     return {
         "path": str(getattr(entries.store, "path", type(entries.store).__name__)),
-        **{
-            name: tally[name]
-            for name in ("hits", "misses", "puts", "errors", "damaged")
-        },
+        **{name: tally[name] for name in _TALLIED},
         "entries": sum(item.name.startswith("entry-") for item in items),
         "bytes": sum(item.size for item in items),
     }

@@ -134,11 +134,9 @@ _FUNCTION = {
 }
 
 _ARGUMENT = {
-    "name": TEXT,
-    "role": TEXT,
+    **_all(TEXT, "name", "role"),
     "bytes": WHOLE,
-    "written": FLAG,
-    "donated": FLAG,
+    **_all(FLAG, "written", "donated"),
 }
 
 _RECORDING = {
@@ -155,20 +153,17 @@ _RECORDING = {
 
 _MISS = {
     "call": _ID,
-    "function": TEXT,
-    "signature": TEXT,
+    **_all(TEXT, "function", "signature"),
     "reasons": [{"recording": _ID, "text": TEXT}],
 }
 
 _PAGE = {"number": WHOLE, "use": one_of(*USES), "recordings": [WHOLE], "holds": [TEXT]}
 
 _CALL = {
-    "at_us": NUMBER,
-    "host_us": NUMBER,
+    **_all(NUMBER, "at_us", "host_us"),
     "function": TEXT,
     "kind": one_of(*KINDS),
-    "recording": _ID,
-    "miss": _ID,
+    **_all(_ID, "recording", "miss"),
 }
 
 _STORE = {

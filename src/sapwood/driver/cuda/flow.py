@@ -131,14 +131,14 @@ class Streams(Table[StreamHandle, Any]):
         if raw < _NAMED:
             raise Result.INVALID_HANDLE.refusal(
                 f"{raw:#x} is no stream: adopt a CUstream, which is an address, or 0, "
-                "1 or 2 for the default ones",
+                "1 or 2 for the default ones"
             )
         stream = self._library.cu.CUstream(raw)
         device = self._library(self._library.cu.cuStreamGetDevice, stream)
         if int(device) != int(self._device):
             raise invalid_value(
                 f"stream {raw:#x} is one of GPU {int(device)}, this is "
-                f"{int(self._device)}: adopt it on its own",
+                f"{int(self._device)}: adopt it on its own"
             )
         return stream
 
@@ -330,7 +330,7 @@ class Flow:
         if not self._timed.issuperset((start, end)):
             raise Result.INVALID_HANDLE.refusal(
                 f"event {start:#x} or {end:#x} cannot tell time: create both with "
-                "timing",
+                "timing"
             )
         try:
             found: float = self._library(cu.cuEventElapsedTime, *marks)
@@ -341,7 +341,7 @@ class Flow:
             if answer.result is Result.INVALID_HANDLE:
                 raise Result.NOT_READY.refusal(
                     f"event {start:#x} or {end:#x} was never recorded: record both and "
-                    "synchronize with them before measuring",
+                    "synchronize with them before measuring"
                 ) from None
             raise
         return found
@@ -367,11 +367,11 @@ class Flow:
         if thread is None and self._status(raw) is not CaptureStatus.NONE:
             raise Result.STREAM_CAPTURE_UNMATCHED.refusal(
                 f"the capture did not begin on stream {stream:#x}: end it where it "
-                "began",
+                "began"
             )
         if thread not in {None, threading.get_ident()}:
             raise Result.STREAM_CAPTURE_WRONG_THREAD.refusal(
-                "the capture began on another thread: end it there",
+                "the capture began on another thread: end it there"
             )
         self.origins.pop(stream, None)
         return self._library(self._library.cu.cuStreamEndCapture, raw)
@@ -390,7 +390,7 @@ class Flow:
         status, _, graph, *_ = library(library.cu.cuStreamGetCaptureInfo, raw)
         if self._statuses[status] is not CaptureStatus.ACTIVE:
             raise Result.ILLEGAL_STATE.refusal(
-                f"stream {stream:#x} is not capturing: begin first",
+                f"stream {stream:#x} is not capturing: begin first"
             )
         return _counter_of(library, graph)
 
@@ -407,7 +407,7 @@ class Flow:
         if self._statuses[status] is not CaptureStatus.ACTIVE:
             raise Result.STREAM_CAPTURE_INVALIDATED.refusal(
                 f"the capture of stream {stream:#x} was invalidated: end it, and "
-                "capture anew",
+                "capture anew"
             )
         return graph, before
 
@@ -472,5 +472,5 @@ def _of_ended_capture(answer: Answer, event: EventHandle) -> Refusal:
     if answer.result is not Result.INVALID_VALUE:
         return answer
     return Result.CAPTURED_EVENT.refusal(
-        f"event {event:#x} was recorded in a capture that has ended: record it again",
+        f"event {event:#x} was recorded in a capture that has ended: record it again"
     )

@@ -186,7 +186,7 @@ class Graphs:
         """Return the handle of a graph that stays somebody else's."""
         if raw in self.graphs.values:
             raise Result.INVALID_HANDLE.refusal(
-                f"graph {raw:#x} has a handle already: adopt a graph once",
+                f"graph {raw:#x} has a handle already: adopt a graph once"
             )
         graph = _Graph(self._library.cu.CUgraph(raw), adopted=True)
         return self.graphs.put(GraphHandle(raw), graph)
@@ -207,7 +207,7 @@ class Graphs:
         for each in dict.fromkeys(after):
             if each not in found.nodes:
                 raise invalid_value(
-                    f"node {each:#x} is not of this graph: depend on its own nodes",
+                    f"node {each:#x} is not of this graph: depend on its own nodes"
                 )
             before.append(found.nodes[each])
         check_op(op)
@@ -374,7 +374,7 @@ class Graphs:
         found = self.graphs.find(graph)
         if not found.adopted or raw in self.execs.values:
             raise Result.INVALID_HANDLE.refusal(
-                f"exec {raw:#x} is one of this library: use the handle that it has",
+                f"exec {raw:#x} is one of this library: use the handle that it has"
             )
         found.users += 1
         exec_ = _Exec(self._library.cu.CUgraphExec(raw), found)
@@ -406,7 +406,7 @@ class Graphs:
         if node not in graph.nodes or self._kind(graph, node) is not kind:
             raise invalid_value(
                 f"node {node:#x} is no {kind.__name__} of exec {int(exec_.raw):#x}: an "
-                "exec keeps the nodes and kinds of its graph",
+                "exec keeps the nodes and kinds of its graph"
             )
         return graph.nodes[node]
 

@@ -74,7 +74,7 @@ class Hosts:
             raise error
         raise Result.LAUNCH_FAILED.refusal(
             f"a host function raised {type(error).__name__}: {error}. What came after "
-            "it is lost: open the device anew",
+            "it is lost: open the device anew"
         ) from error
 
     def fail(self, error: BaseException) -> None:

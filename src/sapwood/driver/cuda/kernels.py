@@ -115,7 +115,7 @@ class Packed:
         if len(params) != function.size:
             raise invalid_value(
                 f"kernel {function.name} takes {function.size} bytes of parameters, "
-                f"not {len(params)}: pack them as it says",
+                f"not {len(params)}: pack them as it says"
             )
 
 
@@ -259,5 +259,5 @@ def _check_image(image: bytes) -> None:
     if not whole:
         raise Result.INVALID_IMAGE.refusal(
             f"{image[:24]!r} ({len(image)} bytes) is no whole cubin, fatbin or PTX "
-            "text: compile it anew for this GPU",
+            "text: compile it anew for this GPU"
         )

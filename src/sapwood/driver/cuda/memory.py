@@ -76,7 +76,7 @@ class Memory:
                 library(cu.cuMemAddressFree, address, size)
                 raise invalid_value(
                     f"{size_text(size)} at {hex_address(at)} are taken, or not for the "
-                    "GPU to have: reserve elsewhere",
+                    "GPU to have: reserve elsewhere"
                 )
             self.reservations[address] = size
             insort(self._starts, address)
@@ -87,13 +87,13 @@ class Memory:
             if self.reservations.get(address) != size:
                 raise invalid_value(
                     f"{size_text(size)} at {hex_address(address)} are not one whole "
-                    "reservation: give back what reserve returned, with its size",
+                    "reservation: give back what reserve returned, with its size"
                 )
             for mapped in self.mappings:
                 if address <= mapped < address + size:
                     raise invalid_value(
                         f"memory is still mapped at {hex_address(mapped)}: unmap it "
-                        "before its addresses are given back",
+                        "before its addresses are given back"
                     )
             del self.reservations[address]
             self._starts.remove(address)
@@ -123,7 +123,7 @@ class Memory:
             if address + size > start + self.reservations.get(start, 0):
                 raise invalid_value(
                     f"{size_text(size)} at {hex_address(address)} do not lie in one "
-                    "reservation: reserve the addresses first",
+                    "reservation: reserve the addresses first"
                 )
             self._library(self._library.cu.cuMemMap, address, size, 0, extent, 0)
             self.mappings[address] = size
@@ -156,7 +156,7 @@ class Memory:
         if address not in self.host:
             raise invalid_value(
                 f"no host block begins at {hex_address(address)}: free once what "
-                "allocate_host returned",
+                "allocate_host returned"
             )
         self.host.remove(address)
         self._library(self._library.cu.cuMemFreeHost, address)
@@ -171,7 +171,7 @@ class Memory:
         if address not in self.registered:
             raise Result.HOST_MEMORY_NOT_REGISTERED.refusal(
                 f"no registered memory begins at {hex_address(address)}: unregister "
-                "once what register_host was given",
+                "once what register_host was given"
             )
         self.registered.remove(address)
         self._library(self._library.cu.cuMemHostUnregister, address)

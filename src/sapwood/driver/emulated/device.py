@@ -115,5 +115,5 @@ class Emulated(Device):
 def _no_room(error: OSError) -> Refusal:
     return Result.OUT_OF_MEMORY.refusal(
         f"the system gives no more memory or addresses ({error.strerror}): give "
-        "some back, or raise vm.max_map_count or `ulimit -v`",
+        "some back, or raise vm.max_map_count or `ulimit -v`"
     )

@@ -46,7 +46,7 @@ class _Capture:
     def check(self) -> None:
         if self.broken is not None:
             raise Result.STREAM_CAPTURE_INVALIDATED.refusal(
-                f"the capture was invalidated: {self.broken}. End it and capture anew",
+                f"the capture was invalidated: {self.broken}. End it and capture anew"
             )
 
     def join(self, queue: Queue, nodes: tuple[NodeHandle, ...]) -> None:
@@ -137,7 +137,7 @@ class Flow:
         queue = self._called(raw)
         if any(each is queue for each in self.streams.values.values()):
             raise Result.ILLEGAL_STATE.refusal(
-                f"stream {raw:#x} has a handle: destroy that before the stream ends",
+                f"stream {raw:#x} has a handle: destroy that before the stream ends"
             )
         self._close(queue)
 
@@ -177,7 +177,7 @@ class Flow:
             if capture.thread == mine:
                 capture.invalidate("its thread synchronized with the device")
                 raise Result.STREAM_CAPTURE_UNSUPPORTED.refusal(
-                    "this thread is capturing: synchronize before or after the capture",
+                    "this thread is capturing: synchronize before or after the capture"
                 )
         _raise(self.schedule.drain_all())
 
@@ -215,7 +215,7 @@ class Flow:
             capture.invalidate("a stream of it waited for work outside it")
             raise Result.STREAM_CAPTURE_ISOLATION.refusal(
                 f"event {event} marks work outside the capture that stream {stream} is "
-                "in: wait for it before the capture begins",
+                "in: wait for it before the capture begins"
             )
         elif mark is not None:
             self.schedule.follow(queue, mark)
@@ -244,12 +244,12 @@ class Flow:
         item = self._item(event)
         if not self.events.find(event).timing:
             raise Result.INVALID_HANDLE.refusal(
-                f"event {event} cannot tell time: create it with timing",
+                f"event {event} cannot tell time: create it with timing"
             )
         if item is None or not item.done:
             raise Result.NOT_READY.refusal(
                 f"event {event} is not done: record it and synchronize with it before "
-                "measuring",
+                "measuring"
             )
         return item.time
 
@@ -260,11 +260,11 @@ class Flow:
         queue = self._queue(stream)
         if queue is self._default:
             raise Result.STREAM_CAPTURE_UNSUPPORTED.refusal(
-                "the default stream cannot be captured: capture on one that was made",
+                "the default stream cannot be captured: capture on one that was made"
             )
         if queue in self._captures:
             raise Result.ILLEGAL_STATE.refusal(
-                f"stream {stream} is capturing already: end that capture first",
+                f"stream {stream} is capturing already: end that capture first"
             )
         self._captures[queue] = _Capture(queue, self._handles)
 
@@ -273,18 +273,18 @@ class Flow:
         capture = self._capture(stream)
         if capture.origin is not self.streams.find(stream):
             raise Result.STREAM_CAPTURE_UNMATCHED.refusal(
-                f"the capture did not begin on stream {stream}: end it where it began",
+                f"the capture did not begin on stream {stream}: end it where it began"
             )
         if capture.thread != threading.get_ident():
             raise Result.STREAM_CAPTURE_WRONG_THREAD.refusal(
-                "the capture began on another thread: end it there",
+                "the capture began on another thread: end it there"
             )
         self._finish(capture)
         capture.check()
         if not capture.is_joined():
             raise Result.STREAM_CAPTURE_UNJOINED.refusal(
                 f"stream {stream} does not wait for all streams forked from it: record "
-                "an event on each and wait for it before the capture ends",
+                "an event on each and wait for it before the capture ends"
             )
         return capture.graph
 
@@ -323,7 +323,7 @@ class Flow:
         except KeyError:
             raise Result.INVALID_HANDLE.refusal(
                 f"no stream is called {raw:#x}: adopt what another library gave as its "
-                "raw stream, while that stream lives",
+                "raw stream, while that stream lives"
             ) from None
 
     def _name(self, queue: Queue) -> int:
@@ -348,7 +348,7 @@ class Flow:
             )
             raise Result.STREAM_CAPTURE_UNSUPPORTED.refusal(
                 f"cannot {doing} stream {stream} while it is capturing: do so before "
-                "or after the capture",
+                "or after the capture"
             )
         return queue
 
@@ -359,7 +359,7 @@ class Flow:
             mark.capture.invalidate(f"somebody asked whether its event {event} is done")
             raise Result.CAPTURED_EVENT.refusal(
                 f"event {event} was recorded while capturing, so that it never happens "
-                "as such: record it outside the capture",
+                "as such: record it outside the capture"
             )
         return mark
 
@@ -369,14 +369,14 @@ class Flow:
             if capture is not None:
                 capture.invalidate("a stream of it waited for an ended capture")
             raise Result.CAPTURED_EVENT.refusal(
-                "the event was recorded in a capture that has ended: record it again",
+                "the event was recorded in a capture that has ended: record it again"
             )
         mark.capture.check()
         if capture is not None and capture is not mark.capture:
             capture.invalidate("it met another capture")
             mark.capture.invalidate("it met another capture")
             raise Result.STREAM_CAPTURE_MERGE.refusal(
-                "the event belongs to another capture: capture one after the other",
+                "the event belongs to another capture: capture one after the other"
             )
         mark.capture.join(queue, mark.nodes)
         self._captures[queue] = mark.capture

@@ -32,7 +32,7 @@ class Graph:
         for each in before:
             if each not in self.nodes:
                 raise invalid_value(
-                    f"node {each} is not of this graph: depend on its own nodes only",
+                    f"node {each} is not of this graph: depend on its own nodes only"
                 )
         node = NodeHandle(next(self._handles))
         self.nodes[node] = Node(op, before)

@@ -38,7 +38,7 @@ class Kernel:
         except Exception as error:
             raise invalid_value(
                 f"kernel {self.name} does not take these {len(params)} bytes of "
-                f"parameters ({error}): pack them as it says",
+                f"parameters ({error}): pack them as it says"
             ) from error
 
 
@@ -67,6 +67,6 @@ def find_module(image: bytes) -> dict[str, Kernel]:
     if kernels is None:
         raise Result.INVALID_IMAGE.refusal(
             f"no kernels are known for the image {image[:24]!r} ({len(image)} bytes): "
-            "call register_module with it first",
+            "call register_module with it first"
         )
     return kernels

@@ -66,13 +66,13 @@ class Memory:
         if self.reservations.get(address) != size:
             raise invalid_value(
                 f"{size_text(size)} at {hex_address(address)} are not one whole "
-                "reservation: give back what reserve returned, with its size",
+                "reservation: give back what reserve returned, with its size"
             )
         mapping = self._meeting(address, address + size)
         if mapping is not None:
             raise invalid_value(
                 f"memory is still mapped at {hex_address(mapping.lo)}: unmap it before "
-                "its addresses are given back",
+                "its addresses are given back"
             )
         self.addresses.give(address, size)
         del self.reservations[address]
@@ -94,13 +94,13 @@ class Memory:
         if end > start + self.reservations.get(start, 0):
             raise invalid_value(
                 f"{size_text(found.size)} at {hex_address(address)} do not lie in "
-                "one reservation: reserve the addresses first",
+                "one reservation: reserve the addresses first"
             )
         mapping = self._meeting(address, end)
         if mapping is not None:
             raise invalid_value(
                 f"memory is mapped at {hex_address(mapping.lo)}: unmap it before "
-                "mapping there again",
+                "mapping there again"
             )
         self._check_room()
         self.physical.map(address, found)
@@ -141,7 +141,7 @@ class Memory:
         if size is None:
             raise invalid_value(
                 f"no host block begins at {hex_address(address)}: free once what "
-                "allocate_host returned",
+                "allocate_host returned"
             )
         self._lose(address, size)
         linux.unmap(address, size)
@@ -150,12 +150,12 @@ class Memory:
         if size <= 0 or not linux.is_mapped(address, size):
             raise invalid_value(
                 f"the process has no {size_text(size)} at {hex_address(address)}: "
-                "register memory that it has mapped",
+                "register memory that it has mapped"
             )
         if self._reached_before(address + size) > address:
             raise Result.HOST_MEMORY_ALREADY_REGISTERED.refusal(
                 f"the device reaches some of the {size_text(size)} at "
-                f"{hex_address(address)} already: register each byte once",
+                f"{hex_address(address)} already: register each byte once"
             )
         self.registered[address] = size
         self._reach(address, size)
@@ -165,7 +165,7 @@ class Memory:
         if size is None:
             raise Result.HOST_MEMORY_NOT_REGISTERED.refusal(
                 f"no registered memory begins at {hex_address(address)}: unregister "
-                "once what register_host was given",
+                "once what register_host was given"
             )
         self._lose(address, size)
 
@@ -228,12 +228,12 @@ class Memory:
         if len(self.mappings) + len(self.reservations) >= self._most:
             raise Result.OUT_OF_MEMORY.refusal(
                 f"more than {self._most} mappings: vm.max_map_count allows no more; "
-                "map larger extents, or raise it with sysctl",
+                "map larger extents, or raise it with sysctl"
             )
 
 
 def _illegal(lo: int, hi: int, why: str) -> Refusal:
     return Result.ILLEGAL_ADDRESS.refusal(
         f"work touches {interval_text(lo, hi)}, but {why}: map the "
-        "memory, with access, for as long as work uses it",
+        "memory, with access, for as long as work uses it"
     )

@@ -52,7 +52,7 @@ class Physical:
             files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             raise Result.OUT_OF_MEMORY.refusal(
                 f"no file for the device's memory: {error.strerror}; RLIMIT_NOFILE is "
-                f"{files}: close devices or files, or raise it with `ulimit -n`",
+                f"{files}: close devices or files, or raise it with `ulimit -n`"
             ) from error
 
     def create(self, size: Size) -> Extent:

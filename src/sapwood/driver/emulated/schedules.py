@@ -63,7 +63,7 @@ def failure(error: BaseException) -> Refusal:
     refusal = Result.LAUNCH_FAILED.refusal(
         f"a kernel or host function raised {type(error).__name__}: {error}. Its work "
         "is lost, and all that its stream was given since: mend it, and make a new "
-        "runtime",
+        "runtime"
     )
     refusal.__cause__ = error
     return refusal

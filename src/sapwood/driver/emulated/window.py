@@ -41,7 +41,7 @@ class Window:
                     self._last = address + size
                     return address
         raise Result.OUT_OF_MEMORY.refusal(
-            f"no {size_text(size)} of free addresses are left: give reservations back",
+            f"no {size_text(size)} of free addresses are left: give reservations back"
         )
 
     def give(self, address: Addr, size: Size) -> None:
@@ -72,12 +72,12 @@ class Window:
         if not LOW <= address <= address + size <= HIGH:
             raise invalid_value(
                 f"{size_text(size)} at {hex_address(address)} are no addresses of the "
-                f"device: stay between {hex_address(LOW)} and {hex_address(HIGH)}",
+                f"device: stay between {hex_address(LOW)} and {hex_address(HIGH)}"
             )
         if not self._reserve(address, size):
             raise invalid_value(
                 f"some of the {size_text(size)} at {hex_address(address)} are taken: "
-                "give those back first, or reserve elsewhere",
+                "give those back first, or reserve elsewhere"
             )
         return address
 

@@ -53,7 +53,7 @@ class Step:
         """Refuse what may not run now."""
         if self.module is not None and not self.module.loaded:
             raise Result.INVALID_HANDLE.refusal(
-                "the kernel's module was unloaded: keep modules while work uses them",
+                "the kernel's module was unloaded: keep modules while work uses them"
             )
         for lo, hi, writes in self.spans:
             memory.check(lo, hi, writes)
@@ -161,7 +161,7 @@ class Work:
         if kernel is None:
             raise Result.NOT_FOUND.refusal(
                 f"module {module} has no kernel {name!r}: it has "
-                f"{', '.join(sorted(found.kernels)) or 'none'}",
+                f"{', '.join(sorted(found.kernels)) or 'none'}"
             )
         return self.functions.add((kernel, found))
 
@@ -239,7 +239,7 @@ class Work:
             if node in graph.nodes:
                 return graph.nodes[node].op
         raise Result.INVALID_HANDLE.refusal(
-            f"node {node} does not exist, or its graph was destroyed: ask before",
+            f"node {node} does not exist, or its graph was destroyed: ask before"
         )
 
     def add_node(
@@ -285,7 +285,7 @@ class Work:
         if place is None or found.kinds[place] is not type(op):
             raise invalid_value(
                 f"node {node} is no {type(op).__name__} of exec {exec_}: an exec keeps "
-                "the nodes and kinds of its graph",
+                "the nodes and kinds of its graph"
             )
         found.program = found.program.replaced(place, self._bind(op))
 
@@ -331,5 +331,5 @@ def _copied(dst: Addr, src: Addr, size: Size) -> tuple[Span, Span]:
 
 def _nobody_else(raw: int) -> Refusal:
     return Result.INVALID_HANDLE.refusal(
-        f"{raw:#x} is nothing of this device: no other library captures on it",
+        f"{raw:#x} is nothing of this device: no other library captures on it"
     )

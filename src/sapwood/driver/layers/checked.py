@@ -129,7 +129,7 @@ class Checked(Layer):
         if handle not in self._live[kind]:
             raise Result.INVALID_HANDLE.refusal(
                 f"{kind} {handle} was never given out here, or was given back: use "
-                "handles only between the two",
+                "handles only between the two"
             )
 
     def _check_addresses(self, name: str, args: tuple[Any, ...]) -> None:
@@ -200,5 +200,5 @@ class Checked(Layer):
 
 def _wrong(address: Addr, why: str) -> Refusal:
     return invalid_value(
-        f"{hex_address(address)} {why}: give back and use exactly what was given",
+        f"{hex_address(address)} {why}: give back and use exactly what was given"
     )

@@ -235,16 +235,13 @@ def _same(
 
 
 CREATORS: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
-    np.arange: _computed("arange"),
+    **{f: _computed(f.__name__) for f in (np.arange, np.eye, np.identity, np.tri)},
     np.array: _array,
     np.asanyarray: _same,
     np.asarray: _same,
     np.empty: _created(_NOTHING),
-    np.eye: _computed("eye"),
     np.full: _full,
-    np.identity: _computed("identity"),
     np.ones: _created(1),
-    np.tri: _computed("tri"),
     np.zeros: _created(0),
 }
 """Functions with ``like=``: they get the array that was given for it first."""

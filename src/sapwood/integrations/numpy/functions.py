@@ -33,6 +33,8 @@ from sapwood.integrations.numpy.kernels import COPYING, FILLING, SUMMARIES, UFUN
 from sapwood.integrations.numpy.launch import arrays_in, made, mutate
 
 _PRODUCTS: Final = frozenset(u for u in UFUNCS.values() if u.signature)
+_DEFAULTS: Final = {"order": "K", "subok": True, "where": True}
+"""Options of ufuncs that may as well be left away."""
 
 
 def _reduced(x: A, ufunc: np.ufunc, axis: Any, **options: Any) -> A:
@@ -67,7 +69,10 @@ def call_ufunc(
             f"numpy.{name} of a sapwood array cannot write into a host array; leave "
             "out= away and read the result with numpy.asarray"
         )
-    _drop_defaults(options)
+    for option, default in _DEFAULTS.items():
+        value = options.get(option)
+        if isinstance(value, (bool, str)) and value == default:
+            del options[option]
     if method == "at":
         return _at(ufunc, inputs)
     if method == "outer":
@@ -90,14 +95,6 @@ def _crossed(ufunc: np.ufunc, *inputs: Any) -> tuple[Any, Any]:
     if isinstance(first, Faced) and isinstance(second, Faced):
         first = first.seen(first.face[(..., *(None,) * second.ndim)])
     return first, second
-
-
-def _drop_defaults(options: dict[str, Any]) -> None:
-    defaults = {"order": "K", "subok": True, "where": True}
-    for option, default in defaults.items():
-        value = options.get(option)
-        if isinstance(value, (bool, str)) and value == default:
-            del options[option]
 
 
 def _elementwise(

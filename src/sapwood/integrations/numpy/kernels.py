@@ -140,13 +140,8 @@ def check(name: str, params: bytes) -> None:
         raise ValueError(f"kernel {name} does not take its parameters") from error
 
 
-def _silent() -> Context:
-    context = Context()
-    context.run(np.seterr, all="ignore")
-    return context
-
-
-SILENT: Final = _silent()
+SILENT: Final = Context()
+SILENT.run(np.seterr, all="ignore")
 
 
 def _bind(body: Body, params: bytes) -> Callable[[], Any]:

@@ -67,13 +67,9 @@ class Generator:
         endpoint: bool = False,
     ) -> Array:
         """Return integers in [low, high), or [0, low) without ``high``."""
+        dtype = np.dtype(dtype)
         return self._draw(
-            "integers",
-            low=low,
-            high=high,
-            size=size,
-            dtype=np.dtype(dtype),
-            endpoint=endpoint,
+            "integers", low=low, high=high, size=size, dtype=dtype, endpoint=endpoint
         )
 
     def permutation(self, n: int) -> Array:

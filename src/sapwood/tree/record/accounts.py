@@ -117,10 +117,7 @@ def _regions(
 
 
 def check_allocations(
-    outputs: Outputs,
-    rooms: Iterable[Storage],
-    range_: Range,
-    recordings: Recordings,
+    outputs: Outputs, rooms: Iterable[Storage], range_: Range, recordings: Recordings
 ) -> None:
     """Raise where an allocation outlives the function and nothing says why.
 

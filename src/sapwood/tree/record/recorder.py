@@ -26,12 +26,7 @@ from sapwood.tree.node.outputs import Outputs, analyse, each_anew
 from sapwood.tree.record.accounts import check_allocations, memos_of, read
 from sapwood.tree.record.build import LinkSpec, build
 from sapwood.tree.record.repeated import concluded
-from sapwood.tree.record.staging import (
-    SlotStandIns,
-    moving,
-    reserved,
-    stand_ins,
-)
+from sapwood.tree.record.staging import SlotStandIns, moving, reserved, stand_ins
 from sapwood.tree.record.taking import RecordRequest, Taken, added, settled, take
 from sapwood.tree.watch.session import Warm
 from sapwood.tree.watch.watch import Capture, Caught, unrepeated

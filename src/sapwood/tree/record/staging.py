@@ -70,10 +70,7 @@ def landing(storage: Storage, place: Place) -> Addr:
 
 
 def stand_ins(
-    given: Arrays,
-    roles: Sequence[Role],
-    range_: Range,
-    recordings: Recordings,
+    given: Arrays, roles: Sequence[Role], range_: Range, recordings: Recordings
 ) -> tuple[dict[int, Storage], list[Array]]:
     """Stage the copied places of a call, and return arrays over them.
 
@@ -114,10 +111,7 @@ def spoil(storages: Iterable[Storage], what: str, remedy: str) -> None:
 
 
 def late_stages(
-    places: Sequence[Place],
-    roles: Sequence[Role],
-    range_: Range,
-    device: Device,
+    places: Sequence[Place], roles: Sequence[Role], range_: Range, device: Device
 ) -> dict[int, Storage]:
     """Stage the copied places of what was captured before, in another range."""
     return {
@@ -131,10 +125,7 @@ class SlotStandIns:
     """What stands in, in a range, for the arrays in slots; ``stages`` is their room."""
 
     def __init__(
-        self,
-        slots: Sequence[tuple[Slot, Array]],
-        range_: Range,
-        recordings: Recordings,
+        self, slots: Sequence[tuple[Slot, Array]], range_: Range, recordings: Recordings
     ) -> None:
         found = look([array for _, array in slots], recordings.integration)
         roles = [Role.COPIED] * len(found.storages)

@@ -35,12 +35,7 @@ from sapwood.tree.nests.containers import (
 from sapwood.tree.nests.contents import Items, contents_of
 from sapwood.tree.node.node import Shared
 from sapwood.tree.node.outputs import Constant, Held, Output, Outputs
-from sapwood.tree.watch.session import (
-    Broken,
-    EagerRegion,
-    Session,
-    is_users,
-)
+from sapwood.tree.watch.session import Broken, EagerRegion, Session, is_users
 from sapwood.tree.watch.watch import Caught
 
 RAN: Final = "the first part has run, and is not undone"

@@ -253,9 +253,7 @@ class _Parts:
         self.named: set[Addr] = set()
         self.links: list[Link] = []
         self.session = Session(
-            tolerant=False,
-            holds=order.before.holds,
-            guarded=order.before.guards_hosts,
+            tolerant=False, holds=order.before.holds, guarded=order.before.guards_hosts
         )
         self.session.between = self._between
         self.error: CaptureError | None = None
@@ -569,13 +567,7 @@ class _Parts:
         self.mine += map(weakref.ref, alive)
         return alive
 
-    def _drawing(
-        self,
-        graph: GraphHandle,
-        outputs: Outputs,
-        *,
-        last: bool,
-    ) -> LinkSpec:
+    def _drawing(self, graph: GraphHandle, outputs: Outputs, *, last: bool) -> LinkSpec:
         """Say what replays do with each place."""
         integration = self.recordings.integration
         known, memos = memos_of(self.before, integration, self.device.framework)

@@ -28,13 +28,7 @@ from sapwood.tree.nests.containers import (
     taken_apart,
     unflatten,
 )
-from sapwood.tree.nests.contents import (
-    Items,
-    are_same,
-    contents_of,
-    fill,
-    mapped,
-)
+from sapwood.tree.nests.contents import Items, are_same, contents_of, fill, mapped
 from sapwood.tree.record.preserve import Preserved
 from sapwood.tree.record.staging import moved_by
 from sapwood.tree.regions.crossing import Passed, Ran, seen

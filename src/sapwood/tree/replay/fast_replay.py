@@ -26,13 +26,7 @@ from sapwood.tree.node.spans import Spans
 from sapwood.tree.replay.binding import Bindings
 from sapwood.tree.replay.compiled import compiled, program_of
 from sapwood.tree.replay.last_call import LastCall
-from sapwood.tree.replay.replay import (
-    copy_out,
-    escapes,
-    lease_outputs,
-    order,
-    prepare,
-)
+from sapwood.tree.replay.replay import copy_out, escapes, lease_outputs, order, prepare
 from sapwood.units import Addr
 
 _PATIENCE: Final = 8

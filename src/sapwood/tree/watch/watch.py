@@ -21,13 +21,7 @@ from sapwood.memory.blocks import ALIGNMENT
 from sapwood.memory.device import Device, routed
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
-from sapwood.tree.watch.session import (
-    Session,
-    Warm,
-    entered,
-    raising_line,
-    user_line,
-)
+from sapwood.tree.watch.session import Session, Warm, entered, raising_line, user_line
 from sapwood.units import Size, align_up
 
 Function = Callable[..., Any]
@@ -198,11 +192,7 @@ class Capture:
     """
 
     def __init__(
-        self,
-        device: Device,
-        stream: Stream,
-        range_: Range,
-        stays: frozenset[int],
+        self, device: Device, stream: Stream, range_: Range, stays: frozenset[int]
     ) -> None:
         self.device, self.stream = device, stream
         self.range, self.stays = range_, stays

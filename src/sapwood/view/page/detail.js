@@ -2,11 +2,8 @@
 
 function tellRecording() {
   const recording = recordings.get(state.recording);
-  if (!recording) {
-    fill("detail", make("p", { class: "soft" },
-      "Choose a recording to see its arguments, its outputs, its pages and why calls missed it."));
-    return;
-  }
+  if (!recording) return fill("detail", make("p", { class: "soft" },
+    "Choose a recording to see its arguments, its outputs, its pages and why calls missed it."));
   fill("detail",
     make("h3", { class: "text" }, recording.name, " ", tags(recording)),
     make("p", { class: "text code" }, recording.signature),
@@ -35,8 +32,8 @@ function facts(recording) {
   const scratch = recording.clobbers.filter((number) => !recording.output_pages.includes(number));
   return [
     fact("replayed", counted(recording.hits, "time")),
-    fact("recorded in", record === null ? "–" : microseconds(record)),
-    fact("a replay takes", replay === null ? "–" : microseconds(replay)),
+    fact("recorded in", microseconds(record)),
+    fact("a replay takes", microseconds(replay)),
     fact("ops", count(recording.ops)),
     fact("range", make("span", { class: "code" }, recording.range.address), `, ${counted(recording.range.pages, "page")}`),
     fact("scratch", pageList(scratch)),

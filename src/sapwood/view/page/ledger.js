@@ -26,10 +26,7 @@ function functionRow(f, whole) {
 
 function beginStore() {
   const { store } = snapshot;
-  if (!store) {
-    fill("store-lede", "This runtime has no store: its recordings end with the process.");
-    return;
-  }
+  if (!store) return fill("store-lede", "This runtime has no store: its recordings end with the process.");
   const asked = store.hits + store.misses;
   const found = (1000 * store.hits) / asked;
   fill("store-lede", make("span", { class: "text code" }, store.path));

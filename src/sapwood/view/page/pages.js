@@ -63,10 +63,7 @@ function pageLines(page) {
 
 function tellPage() {
   const page = pages.get(state.page);
-  if (!page) {
-    fill("page", make("p", { class: "soft" }, "Choose a page to see what it holds and whose ranges it is in."));
-    return;
-  }
+  if (!page) return fill("page", make("p", { class: "soft" }, "Choose a page to see what it holds and whose ranges it is in."));
   const { says } = USES.find(({ key }) => key === page.use);
   fill("page",
     make("h3", {}, `Page ${page.number} `, swatch(page.use)),

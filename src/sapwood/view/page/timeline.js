@@ -189,10 +189,7 @@ function callLines(index) {
 }
 
 function tellCall() {
-  if (state.call === null) {
-    fill("call", make("span", { class: "soft" }, "Choose a call to see what it was, and why it missed."));
-    return;
-  }
+  if (state.call === null) return fill("call", make("span", { class: "soft" }, "Choose a call to see what it was, and why it missed."));
   const call = snapshot.calls[state.call];
   fill("call",
     make("p", {}, swatch(call.kind), make("b", {}, kindName(call)), " of ",

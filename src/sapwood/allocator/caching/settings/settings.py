@@ -24,7 +24,7 @@ _CUSTOMARY = Size(20 * MIB)
 
 _REFUSED = {
     "expandable_segments_reserve_by_class": "Both size classes reserve alike: set "
-    "expandable_segments_reserve",
+    "expandable_segments_reserve"
 }
 
 
