@@ -1,7 +1,5 @@
 """``python -m sapwood`` is the command ``sapwood``."""
 
-from __future__ import annotations
-
 import sys
 
 from sapwood.cli import main

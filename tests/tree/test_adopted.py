@@ -668,14 +668,14 @@ def test_what_others_let_go_of_late_has_not_outlived_the_function(
     make_world, monkeypatch, times
 ):
     """Threads that have done their part of a function may hold of it for a moment."""
-    left = iter([[(Addr(1), Size(8))]] * (times or 1 << 20))
+    left = iter([[(Addr(1), Size(8), None)]] * (times or 1 << 20))
     with make_world() as world:
         f, x = (
             world.runtime.graph(layers, fullgraph=True),
             world.runtime.array(np.ones(LENGTH)),
         )
         f(x)
-        monkeypatch.setattr(adopted, "_lost", lambda *_: next(left, []))
+        monkeypatch.setattr(adopted._Lent, "_lost", lambda *_: next(left, []))
         with nullcontext() if times else pytest.raises(sw.CaptureError, match="outli"):
             _same(f(x), layers(np.ones(LENGTH)))
         del f, x

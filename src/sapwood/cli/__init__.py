@@ -4,8 +4,6 @@ Exit codes: 0 as promised; 1 a promise was not kept, and which; 2 wrong usage, o
 something that the verb needs is not installed.
 """
 
-from __future__ import annotations
-
 from sapwood.cli.arguments import main
 
 __all__ = ["main"]

@@ -1,7 +1,5 @@
 """The device, behind one Protocol, and streams and events as objects."""
 
-from __future__ import annotations
-
 from sapwood.driver.api import (
     MOST_COPIES,
     Abilities,

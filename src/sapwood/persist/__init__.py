@@ -4,8 +4,6 @@
 Nothing that is read runs; what is damaged is absent.
 """
 
-from __future__ import annotations
-
 from sapwood.persist.api import Item, Store, is_store
 from sapwood.persist.disk import DiskStore
 from sapwood.persist.entries import Absent, Entries, Finding, verify

@@ -1,7 +1,5 @@
 """Made-up lifetimes and traces, to test planners and allocators with."""
 
-from __future__ import annotations
-
 from sapwood.testing.lifetimes import KINDS, PERFECT, make_lifetimes
 from sapwood.testing.traces import FAMILIES, make_trace
 

@@ -5,8 +5,6 @@ returns it as text. The snapshot is what `rt.snapshot()` returns, and docs/snaps
 describes.
 """
 
-from __future__ import annotations
-
 from sapwood.view.html import render, report
 
 __all__ = ["render", "report"]

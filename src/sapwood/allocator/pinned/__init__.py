@@ -1,7 +1,5 @@
 """Pinned host memory: cached, cut or in powers of two, and safe under copies."""
 
-from __future__ import annotations
-
 from sapwood.allocator.pinned.allocator import PinnedAllocator
 
 __all__ = ["PinnedAllocator"]

@@ -4,8 +4,6 @@
 `lower_bound` is what no plan can beat, `violations` looks a plan over.
 """
 
-from __future__ import annotations
-
 from sapwood.allocator.planner.buffers import Buffer, Violation, lower_bound, violations
 from sapwood.allocator.planner.orders import largest_first
 from sapwood.allocator.planner.plan import Plan, plan

@@ -4,8 +4,6 @@
 `read_trace` read or `Trace.of` made. Outcomes are exact and repeatable.
 """
 
-from __future__ import annotations
-
 from sapwood.allocator.simulate.policies import POLICIES, Policy
 from sapwood.allocator.simulate.reading import read_trace
 from sapwood.allocator.simulate.run import Failure, Outcome, compare, simulate

@@ -3,8 +3,6 @@
 Needs ``sapwood[cuda]``, imported when a device is opened and not before.
 """
 
-from __future__ import annotations
-
 from sapwood.driver.cuda.device import Cuda
 from sapwood.driver.cuda.kernels import declare_pointers, declare_unread
 

@@ -4,8 +4,6 @@ Memory is real virtual memory, kernels are registered Python functions over pack
 parameter bytes, and a schedule decides when work runs.
 """
 
-from __future__ import annotations
-
 from sapwood.driver.emulated.device import Emulated
 from sapwood.driver.emulated.kernels import Kernel, register_module
 from sapwood.driver.emulated.physical import POISON

@@ -1,7 +1,5 @@
 """Layers wrap any driver and are drivers: they check, count, or make calls fail."""
 
-from __future__ import annotations
-
 from sapwood.driver.facade import Layer
 from sapwood.driver.layers.checked import Checked
 from sapwood.driver.layers.faulty import Faulty

@@ -4,8 +4,6 @@ Kernels move it on, so replays do. Those of ``cupy.random.RandomState`` keep the
 cuRAND, which no capture may call.
 """
 
-from __future__ import annotations
-
 from sapwood.tree.guards.frameworks import attributes, declare_opening
 
 declare_opening(

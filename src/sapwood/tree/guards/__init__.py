@@ -4,8 +4,6 @@
 was read becomes the guards of a recording, an `Ambient`.
 """
 
-from __future__ import annotations
-
 from sapwood.tree.guards.ambient import Ambient
 from sapwood.tree.guards.arrays import Arrays
 from sapwood.tree.guards.changes import (

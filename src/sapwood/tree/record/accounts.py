@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from sapwood.driver.api import GraphHandle
 from sapwood.errors import CaptureError
@@ -15,7 +15,6 @@ from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.signature import Place
-from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.guards import Survey
 from sapwood.tree.node.outputs import Bytes, Outputs, keeping
 from sapwood.tree.record.staging import landing
@@ -25,6 +24,10 @@ _REMEDY = (
     "Pass that array as an argument, or keep it in a variable, attribute or "
     "container that the function itself names"
 )
+
+
+Lost: TypeAlias = tuple[Addr, Size, str | None]
+"""An allocation that nobody is known to hold, and the line that made it, if known."""
 
 
 def memos_of(
@@ -116,31 +119,25 @@ def _regions(
     return regions
 
 
-def check_allocations(
-    outputs: Outputs, rooms: Iterable[Storage], range_: Range, recordings: Recordings
-) -> None:
-    """Raise where an allocation outlives the function and nothing says why.
+def check_outputs(outputs: Outputs, range_: Range) -> set[Addr]:
+    """Return where the new storages of outputs are.
 
-    Nothing need for ``rooms``, where others stand in for arrays.
-
-    Also where a result is no allocation of the function, nor anything it was given.
+    Raises `CaptureError` where one is no allocation of the function, nor anything it
+    was given. A framework's empty ones are nowhere.
     """
     for storage in outputs.storages:
-        if not range_.holds(storage.address):
+        if storage.size and not range_.holds(storage.address):
             raise stray(storage)
-    named = {storage.address for storage in outputs.storages}
-    named.update(storage.address for storage in rooms)
-    device = recordings.device
-    lost = _lost(range_, named, device)
+    return {storage.address for storage in outputs.storages}
+
+
+def check_lost(
+    lost: Sequence[Lost], outputs: Outputs, integration: Integration
+) -> None:
+    """Raise `CaptureError` where allocations outlive the function: who has them?"""
     if lost:
-        # An array in a cycle of garbage is still alive, but nobody can reach it.
-        gc.collect()
-        lost = _lost(range_, named, device)
-    if lost:
-        kept = keeping(
-            outputs, {at for at, *_ in lost}, recordings.integration, lost[0][2]
-        )
-        raise kept or outliving(lost)
+        addresses, where = {address for address, *_ in lost}, lost[0][2]
+        raise keeping(outputs, addresses, integration, where) or outliving(lost)
 
 
 def stray(storage: Bytes) -> CaptureError:
@@ -152,7 +149,7 @@ def stray(storage: Bytes) -> CaptureError:
     )
 
 
-def outliving(lost: Sequence[tuple[Addr, Size, str | None]]) -> CaptureError:
+def outliving(lost: Sequence[Lost]) -> CaptureError:
     """Return an error about allocations that nothing accounts for, and their lines."""
     _, size, line = lost[0]
     return CaptureError(
@@ -163,10 +160,3 @@ def outliving(lost: Sequence[tuple[Addr, Size, str | None]]) -> CaptureError:
         remedy="Return the array, or bind it to an attribute, global or dict "
         "item that the function names",
     )
-
-
-def _lost(
-    range_: Range, named: set[Addr], device: Device
-) -> list[tuple[Addr, Size, str | None]]:
-    device.returns.drain()
-    return [survivor for survivor in range_.taken() if survivor[0] not in named]

@@ -13,7 +13,6 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, Final
 
-from sapwood.driver.api import Driver
 from sapwood.driver.results import Result
 from sapwood.errors import CaptureError, DriverError, MisuseError
 from sapwood.graphs.adopt import Owner, adopt
@@ -23,18 +22,16 @@ from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Integration
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.nests.containers import arrays_in
-from sapwood.tree.node.outputs import Outputs, keeping
-from sapwood.tree.record.accounts import memos_of, outliving, stray
-from sapwood.tree.record.build import LinkSpec, build
-from sapwood.tree.record.recorder import Recorded, Scene
-from sapwood.tree.record.repeated import code_of, concluded
+from sapwood.tree.node.outputs import Outputs
+from sapwood.tree.record.accounts import Lost, check_lost, check_outputs, memos_of
+from sapwood.tree.record.build import LinkSpec
+from sapwood.tree.record.recorder import Recorded, Scene, built
+from sapwood.tree.record.repeated import code_of
 from sapwood.tree.record.staging import reserved, spoil
 from sapwood.tree.record.taking import (
     RecordRequest,
     Taken,
-    added,
     plain_changes,
-    settled,
     take,
     undo,
     with_leaves,
@@ -42,12 +39,11 @@ from sapwood.tree.record.taking import (
 from sapwood.tree.watch.capturer import (
     Adopting,
     GraphCapturer,
-    forgotten,
     lasting,
     told_of,
 )
 from sapwood.tree.watch.session import Unready
-from sapwood.tree.watch.watch import Capture, Captured, unrepeated
+from sapwood.tree.watch.watch import Capture, Captured
 from sapwood.units import Addr, Size, size_text
 
 ROOM: Final = Size(128 << 20)
@@ -135,9 +131,89 @@ class _Lent(Scene):
     owner: Owner
     room: Size
 
+    def check_room(self, taken: Taken) -> None:
+        """Raise where more room may be enough, or the function goes on without."""
+        if not self.owner.short:
+            return
+        error, most, order = taken.captured.error, self.room == LENT, self.order
+        if error is not None and (most or not error.is_ordinary):
+            return
+        undo(taken.before, taken.states)
+        if most:
+            raise CaptureError(
+                f"the function allocates more than {size_text(LENT)} while it is "
+                "captured",
+                remedy="Graph a part of it that needs less",
+            )
+        if error is not None:
+            error.taken()
+        arguments = order.bind(*with_leaves(order.call, self.arrays))
+        left = order.survey(arguments).changes_since(taken.before)
+        _check_unwritten(plain_changes(left))
+        # Owner.refusal also takes gradients off the arguments: they lie in this range,
+        # which is about to be closed.
+        self.owner.refusal(taken.captured.result, self.own_arrays())
+        raise Short
+
+    def check_code(self, taken: Taken, error: object) -> None:
+        """Raise `Unready` where torch ran code that it has for other calls."""
+        warm, code = self.order.specialization.warm, code_of(taken.captured.session)
+        other = warm is not None and not warm.asks and warm.code != code
+        if error is None and other:
+            raise Unready("torch runs code that it has compiled for other calls")
+
+    def spans(self, captured: Captured) -> list[tuple[Addr, Addr]] | None:
+        """Return what ops use; None where that may be anything.
+
+        What is no op's uses what it names: where that begins, or where it ends.
+        """
+        spans = list(captured.session.spans)
+        if captured.session.untold:
+            words = self.device.driver.words(captured.graph)
+            if words is None:
+                return None
+            spans += [(Addr(word - 1), Addr(word + 1)) for word in words]
+        return spans
+
+    def describe(self, taken: Taken, outputs: Outputs) -> LinkSpec:
+        """Say what is to be built: the graph, as it is."""
+        owner, device = self.owner, self.device
+        session, graph = taken.captured.session, taken.captured.graph
+        # Captured work that no op was told of may use a stage until the very end.
+        followed = [] if session.untold else _followed(self.rooms(), device)
+        memos, _ = memos_of(taken.before, self.integration, device.framework)
+        code = (*(each for _, each in session.code), *session.constants)
+        return self.spec(
+            told_of(session, self.places, self.stages, self.range, memos),
+            outputs,
+            lives=owner.lives(followed),
+            link=partial(adopt, device.driver, graph, owner=owner, code=code),
+            memos=[memos[each] for each in session.used if each in memos],
+        )
+
+    def check(self, taken: Taken, outputs: Outputs, error: object) -> None:
+        """Raise `CaptureError` where something outlives the function, or is refused."""
+        if error is not None:
+            return
+        refusal = self.owner.refusal(taken.captured.result, self.own_arrays())
+        if refusal is not None:
+            raise refusal
+        named = check_outputs(outputs, self.range)
+        if not self._lost(named):
+            return
+        # A container that was empty, and was replaced, is held by the surveys alone. So
+        # are the arrays that the function has put in there: they are not lost.
+        renewed = taken.after.renewed_since(taken.before)
+        named |= _addresses(renewed, self.integration)
+        check_lost(lasting(partial(self._lost, named)), outputs, self.integration)
+
+    def _lost(self, named: set[Addr]) -> list[Lost]:
+        alive = self.owner.survivors()
+        return [(*each, None) for each in alive if each[0] not in named]
+
 
 def _record_into(scene: _Lent, capturer: GraphCapturer) -> Recorded:
-    owner, driver, rooms = scene.owner, scene.device.driver, scene.rooms()
+    owner, rooms = scene.owner, scene.rooms()
     capture = Adopting(scene.device, capturer, scene.range, owner)
     owner.follow(_followed(rooms, scene.device))
     with ExitStack() as failed:
@@ -148,12 +224,7 @@ def _record_into(scene: _Lent, capturer: GraphCapturer) -> Recorded:
             "Look at the argument that was passed",
         )
         with owner.holding([*scene.own_arrays(), *scene.order.before.arrays()]):
-            taken = _taken(scene, capture)
-            # The graph stays the owner's. Our handle of it goes once the node is made.
-            graph = taken.captured.graph
-            with forgotten(driver, graph) as nodes, taken.or_nothing():
-                made = _built(scene, taken)
-                nodes.append(made.node)
+            made = built(scene, _taken(scene, capture))
         if made.error is None:
             failed.pop_all()
     return made
@@ -173,52 +244,6 @@ def _taken(scene: _Lent, capture: Capture) -> Taken:
         raise
 
 
-def _built(scene: _Lent, taken: Taken) -> Recorded:
-    order, owner = scene.order, scene.owner
-    captured, session = taken.captured, taken.captured.session
-    if owner.short:
-        _check_room(scene, taken)
-    bound, error = settled(taken, scene.recordings)
-    warm = order.specialization.warm
-    other = warm is not None and not warm.asks and warm.code != code_of(session)
-    if error is None and other:
-        raise Unready("torch runs code that it has compiled for other calls")
-    values = [change.new for change in bound]
-    spans = _spans(captured, scene.device.driver)
-    scene.reads(taken, values, spans)
-    outputs = scene.outputs(taken, values)
-    drawing = _drawn(scene, taken, outputs)
-    if error is None:
-        _check(outputs, scene, taken)
-    sums = added(bound, scene.integration.is_array)
-    outcome = concluded(error, warm, session, outputs, sums)
-    with unrepeated(outcome):
-        node = build(drawing, scene.range, scene.device)
-    return Recorded(node, scene.read, tuple(change.slot for change in bound), outcome)
-
-
-def _check_room(scene: _Lent, taken: Taken) -> None:
-    """Raise where more room may be enough, or where the function goes on without."""
-    error, most, order = taken.captured.error, scene.room == LENT, scene.order
-    if error is not None and (most or not error.is_ordinary):
-        return
-    undo(taken.before, taken.states)
-    if most:
-        raise CaptureError(
-            f"the function allocates more than {size_text(LENT)} while it is captured",
-            remedy="Graph a part of it that needs less",
-        )
-    if error is not None:
-        error.taken()
-    arguments = order.bind(*with_leaves(order.call, scene.arrays))
-    left = order.survey(arguments).changes_since(taken.before)
-    _check_unwritten(plain_changes(left))
-    # Owner.refusal also takes gradients off the arguments: they lie in this range,
-    # which is about to be closed.
-    scene.owner.refusal(taken.captured.result, scene.own_arrays())
-    raise Short
-
-
 def _check_unwritten(written: CaptureError | None) -> None:
     """Raise where plain values would have another capture do something else."""
     if written is not None:
@@ -226,62 +251,9 @@ def _check_unwritten(written: CaptureError | None) -> None:
         raise written.anew()
 
 
-def _spans(captured: Captured, driver: Driver) -> list[tuple[Addr, Addr]] | None:
-    """Return what ops use; None where it may be anything.
-
-    What is no op's uses what it names: where that begins, or where it ends.
-    """
-    spans = list(captured.session.spans)
-    if captured.session.untold:
-        words = driver.words(captured.graph)
-        if words is None:
-            return None
-        spans += [(Addr(word - 1), Addr(word + 1)) for word in words]
-    return spans
-
-
-def _drawn(scene: _Lent, taken: Taken, outputs: Outputs) -> LinkSpec:
-    captured, device, owner = taken.captured, scene.device, scene.owner
-    session = captured.session
-    # Captured work that no op was told of may use a stage until the very end.
-    followed = [] if session.untold else _followed(scene.rooms(), device)
-    memos, _ = memos_of(taken.before, scene.integration, scene.device.framework)
-    code = (*(each for _, each in session.code), *session.constants)
-    return scene.spec(
-        told_of(session, scene.places, scene.stages, scene.range, memos),
-        outputs,
-        lives=owner.lives(followed),
-        link=partial(adopt, device.driver, captured.graph, owner=owner, code=code),
-        memos=[memos[each] for each in session.used if each in memos],
-    )
-
-
 def _followed(rooms: list[Storage], device: Device) -> list[Storage]:
     """Return the stages, if what they hold could be held in the pages of others."""
     return rooms if any(each.size >= device.pages.page for each in rooms) else []
-
-
-def _check(outputs: Outputs, scene: _Lent, taken: Taken) -> None:
-    """Raise where something outlives the function that no replay could give."""
-    range_, owner = scene.range, scene.owner
-    refusal = owner.refusal(taken.captured.result, scene.own_arrays())
-    if refusal is not None:
-        raise refusal
-    for storage in outputs.storages:
-        if storage.size and not range_.holds(storage.address):
-            raise stray(storage)
-    named = {storage.address for storage in outputs.storages}
-    if not _lost(owner, named):
-        return
-    # A container that was empty, and was replaced, is held by the two surveys alone.
-    # So are the arrays that the function has put in there: they are not lost.
-    renewed = taken.after.renewed_since(taken.before)
-    named |= _addresses(renewed, scene.integration)
-    lost = lasting(partial(_lost, owner, named))
-    if lost:
-        addresses = {address for address, _ in lost}
-        kept = keeping(outputs, addresses, scene.integration, None)
-        raise kept or outliving([(address, size, None) for address, size in lost])
 
 
 def _addresses(values: Any, integration: Integration) -> set[Addr]:
@@ -289,7 +261,3 @@ def _addresses(values: Any, integration: Integration) -> set[Addr]:
         arrays = arrays_in(values, integration.is_array)
         return {integration.look(each).storage.address for each in arrays}
     return set()  # it is no nest: then what is in there is lost, and refused
-
-
-def _lost(owner: Owner, named: set[Any]) -> list[tuple[Any, Size]]:
-    return [each for each in owner.survivors() if each[0] not in named]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -23,13 +24,14 @@ from sapwood.tree.guards import Ambient, Slot, Survey
 from sapwood.tree.nests.containers import arrays_in
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.outputs import Outputs, analyse, each_anew
-from sapwood.tree.record.accounts import check_allocations, memos_of, read
+from sapwood.tree.record.accounts import Lost, check_lost, check_outputs, memos_of, read
 from sapwood.tree.record.build import LinkSpec, build
 from sapwood.tree.record.repeated import concluded
 from sapwood.tree.record.staging import SlotStandIns, moving, reserved, stand_ins
 from sapwood.tree.record.taking import RecordRequest, Taken, added, settled, take
+from sapwood.tree.watch.capturer import forgotten
 from sapwood.tree.watch.session import Warm
-from sapwood.tree.watch.watch import Capture, Caught, unrepeated
+from sapwood.tree.watch.watch import Capture, Captured, Caught, unrepeated
 from sapwood.units import Addr
 
 
@@ -162,6 +164,44 @@ class Scene:
         outputs = analyse(taken.captured.result, bound, known, self.integration)
         return each_anew(outputs, self.order.call.leaves, taken.before.holds)
 
+    def check_room(self, taken: Taken) -> None:
+        """Raise where more room may be enough: here there is as much as is asked."""
+
+    def check_code(self, taken: Taken, error: object) -> None:
+        """Raise `Unready` where code of other calls ran: here nobody compiles."""
+
+    def spans(self, captured: Captured) -> list[tuple[Addr, Addr]] | None:
+        """Return what ops use; None where that may be anything."""
+        used = touched(self.device.driver, captured.graph)
+        return [*used, *captured.session.spans]
+
+    def describe(self, taken: Taken, outputs: Outputs) -> LinkSpec:
+        """Say what is to be built. Raises `CaptureError` for a foreign address."""
+        known, memos = memos_of(taken.before, self.integration, self.device.framework)
+        graph, lines = taken.captured.graph, taken.captured.session.lines
+        places, stages = self.places, self.stages
+        recording = read(graph, lines, places, stages, self.range, self.device, known)
+        return self.spec(recording, outputs, memos=memos)
+
+    def check(self, taken: Taken, outputs: Outputs, error: object) -> None:
+        """Raise `CaptureError` where an allocation outlives the function unexplained.
+
+        Nothing need explain ``rooms``, where others stand in for arrays.
+        """
+        del error  # a plain write is told of once this has been launched
+        if taken.captured.error is not None:
+            return
+        named = check_outputs(outputs, self.range)
+        named.update(storage.address for storage in self.rooms())
+        if self._lost(named):
+            # An array in a cycle of garbage is still alive, but nobody can reach it.
+            gc.collect()
+        check_lost(self._lost(named), outputs, self.integration)
+
+    def _lost(self, named: set[Addr]) -> list[Lost]:
+        self.device.returns.drain()
+        return [each for each in self.range.taken() if each[0] not in named]
+
     def spec(self, recording: Recording, outputs: Outputs, **more: Any) -> LinkSpec:
         """Return what is known of the call, and ``more``, for its node."""
         return LinkSpec(
@@ -187,42 +227,31 @@ def record(order: RecordRequest, recordings: Recordings) -> Recorded:
     range_ = reserved(order.specialization, order.call.given, recordings)
     try:
         scene = Scene(order, recordings, range_)
-        taken = _take(scene)
-        with taken.or_nothing():
-            return _built(scene, taken)
+        return built(scene, _take(scene))
     except BaseException:
         range_.close()
         raise
 
 
-def _built(scene: Scene, taken: Taken) -> Recorded:
-    """Build a node of what was captured."""
-    order, recordings, range_ = scene.order, scene.recordings, scene.range
-    device, captured = scene.device, taken.captured
-    try:
+def built(scene: Scene, taken: Taken) -> Recorded:
+    """Build a node of what was captured; nothing is left of it where that fails."""
+    captured, recordings = taken.captured, scene.recordings
+    with forgotten(scene.device.driver, captured.graph) as nodes, taken.or_nothing():
+        scene.check_room(taken)
         bound, error = settled(taken, recordings)
         values = [change.new for change in bound]
-        spans = [*touched(device.driver, captured.graph), *captured.session.spans]
-        scene.reads(taken, values, spans)
-        known, memos = memos_of(taken.before, scene.integration, scene.device.framework)
-        places, stages = scene.places, scene.stages
-        lines = captured.session.lines
-        recording = read(captured.graph, lines, places, stages, range_, device, known)
-    finally:
-        device.driver.destroy_graph(captured.graph)
-    outputs = scene.outputs(taken, values)
-    with unrepeated(error):
-        if captured.error is None:
-            check_allocations(outputs, scene.rooms(), range_, recordings)
-        outcome = concluded(
-            error,
-            order.specialization.warm,
-            captured.session,
-            outputs,
-            added(bound, recordings.integration.is_array),
-        )
-        drawing = scene.spec(recording, outputs, memos=memos)
-        node = build(drawing, range_, device)
+        scene.check_code(taken, error)
+        scene.reads(taken, values, scene.spans(captured))
+        outputs = scene.outputs(taken, values)
+        drawing = scene.describe(taken, outputs)
+        with unrepeated(error):
+            scene.check(taken, outputs, error)
+        sums = added(bound, scene.integration.is_array)
+        warm = scene.order.specialization.warm
+        outcome = concluded(error, warm, captured.session, outputs, sums)
+        with unrepeated(outcome):
+            node = build(drawing, scene.range, scene.device)
+        nodes.append(node)
     return Recorded(node, scene.read, tuple(change.slot for change in bound), outcome)
 
 

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic, sleep
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from sapwood.driver.api import Driver, GraphHandle
 from sapwood.driver.streams import Stream, outside
@@ -21,6 +21,8 @@ from sapwood.tree.node.node import Node
 from sapwood.tree.watch.session import Session
 from sapwood.tree.watch.watch import Capture
 from sapwood.units import Addr, Size, size_text
+
+T = TypeVar("T")
 
 _NOTHING: Final[Mapping[Addr, int]] = {}
 PATIENCE: Final = 0.5
@@ -104,7 +106,7 @@ def forgotten(driver: Driver, graph: GraphHandle) -> Iterator[list[Node]]:
         raise
 
 
-def lasting(lost: Callable[[], list[tuple[Addr, Size]]]) -> list[tuple[Addr, Size]]:
+def lasting(lost: Callable[[], list[T]]) -> list[T]:
     """Return what stays ``lost`` once garbage is collected, and others had some time.
 
     Garbage may be in cycles, or be what another thread is about to let go of:

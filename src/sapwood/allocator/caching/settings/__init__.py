@@ -1,7 +1,5 @@
 """What an allocator may be told: typed, checked as a whole, and as text."""
 
-from __future__ import annotations
-
 from sapwood.allocator.caching.settings.settings import (
     DEFAULT,
     VARIABLE,
