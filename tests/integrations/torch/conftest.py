@@ -169,7 +169,7 @@ def named(monkeypatch):
     Words that look like addresses are found whatever torch says: all of these tensors
     were told of by the dispatcher.
     """
-    found, built = [], adopted._built
+    found, built = [], adopted.built
 
     def words_of(driver, graph):
         for node in driver.nodes(graph):
@@ -197,7 +197,7 @@ def named(monkeypatch):
                     count += 1
         return count
 
-    monkeypatch.setattr(adopted, "_built", noted)
+    monkeypatch.setattr(adopted, "built", noted)
     return named
 
 
