@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+import sapwood as sw
 from tests.support.frameworks import on_host
 
 CALLS = 16
@@ -317,10 +318,22 @@ def test_an_argument_that_is_in_a_slot_at_times(agree):
 
 
 @pytest.mark.every_framework
-def test_a_tuple_is_the_same_object_behind_a_call(rt):
+@pytest.mark.parametrize("parts", [False, True])
+def test_a_tuple_is_the_same_object_behind_a_call(rt, parts):
     """Though its arrays were stood in for while the function was captured."""
     state = {"a": None, "b": None}
-    f = rt.graph(lambda x: state["a"][0] * state["b"][1][0] + x)
+
+    def look(y):
+        assert y.shape == (3,)
+
+    pause = sw.eager(look) if parts else look
+
+    def fn(x):
+        y = state["a"][0] * state["b"][1][0]
+        pause(y)
+        return y + x
+
+    f = rt.graph(fn)
     x = rt.array(np.arange(3.0))
     for n in range(CALLS):
         one = rt.array(np.arange(3.0) + n)

@@ -43,7 +43,7 @@ from sapwood.tree.node.leases import Leases
 from sapwood.tree.node.outputs import _Known
 from sapwood.tree.record import host_data, taking
 from sapwood.tree.record.repeated import _differs
-from sapwood.tree.record.staging import SlotStandIns
+from sapwood.tree.record.staging import Swaps
 from sapwood.tree.regions.rerun import Begun, Rerun
 from sapwood.tree.replay import compiled
 from sapwood.tree.replay.replay import order
@@ -422,9 +422,9 @@ TRIED_MUTANTS: Final = (
     ),
     mutant(
         "stand-ins stay in a container that was replaced",
-        SlotStandIns.leave,
-        "(*self._there, *self._slots)",
-        "self._slots",
+        Swaps.enter,
+        "((there, own, array), (slot, own, array))",
+        "((slot, own, array),)",
     ),
     mutant(
         "a new container that is returned is made twice",

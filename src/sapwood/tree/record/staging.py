@@ -133,9 +133,7 @@ class SlotStandIns:
         self.stages = {storage: stages[i] for i, storage in enumerate(found.storages)}
         pairs = zip(found.arrays, own, strict=True)
         self._own = {id(array): (array, mine) for array, mine in pairs}
-        self._slots = slots
-        self._there: list[tuple[Slot, Array]] = []
-        self._tuples: list[tuple[Slot, Any]] = []
+        self._slots, self._swaps = slots, Swaps()
 
     def own(self, array: Array) -> Array:
         """Return what the function finds for an array: that itself, or a stand-in."""
@@ -148,23 +146,53 @@ class SlotStandIns:
 
     def enter(self, arguments: Mapping[str, object]) -> None:
         """Have the function find the stand-ins."""
-        self._there = [(slot.where_it_is(arguments), x) for slot, x in self._slots]
-        # Each write binds another tuple, and code may ask which one there is.
-        around = {slot.outermost(): slot for slot, _ in self._there}
-        self._tuples = [(x, x.held()) for x, slot in around.items() if x != slot]
-        for slot, array in self._slots:
-            slot.write(self.own(array), arguments)
+        self._swaps.enter(
+            [(x, self.own(each), each) for x, each in self._slots], arguments
+        )
 
     def leave(self, arguments: Mapping[str, object]) -> None:
         """Have slots hold their arrays again, but for what the function has bound."""
+        self._swaps.leave(arguments)
+
+
+class Swaps:
+    """Slots in which a function finds arrays of its own instead of others'."""
+
+    def __init__(self) -> None:
+        self._swapped: list[tuple[Slot, Array, Array]] = []
+        self._tuples: list[tuple[Slot, Any]] = []
+
+    def enter(
+        self,
+        swaps: Iterable[tuple[Slot, Array, Array]],
+        arguments: Mapping[str, object],
+    ) -> None:
+        """Bind slots to the function's ``own``: each is ``(slot, own, array)``.
+
+        A slot that cannot be bound is left as it is: what is there is refused, if it is
+        used.
+        """
+        found: list[tuple[Slot, Slot, Array, Array]] = []
+        for slot, own, array in swaps:
+            with suppress(MisuseError):
+                found.append((slot, slot.where_it_is(arguments), own, array))
+        # Each write binds another tuple, and code may ask which one there is.
+        around = {there.outermost(): there for _, there, *_ in found}
+        self._tuples += [(x, x.held()) for x, there in around.items() if x != there]
+        for slot, there, own, array in found:
+            with suppress(MisuseError):
+                slot.write(own, arguments)
+                self._swapped += ((there, own, array), (slot, own, array))
+
+    def leave(self, arguments: Mapping[str, object]) -> None:
+        """Have slots hold others' arrays again, but for what the function has bound."""
         # What the function has put another in the place of, no way leads to any more.
-        for slot, array in (*self._there, *self._slots):
-            put_back(slot, self.own(array), array, arguments)
-        for slot, was in self._tuples:
+        while self._swapped:
+            put_back(*self._swapped.pop(), arguments)
+        while self._tuples:
+            slot, was = self._tuples.pop()
             if _is_made_of(slot.held(), was):
                 slot.write(was)
-        self._there.clear()
-        self._tuples.clear()
 
 
 def _is_made_of(one: Any, other: Any) -> bool:

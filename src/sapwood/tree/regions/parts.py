@@ -14,7 +14,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial, reduce
 from operator import or_
@@ -22,7 +22,7 @@ from typing import Any
 
 from sapwood.driver.api import GraphHandle
 from sapwood.driver.release import Release
-from sapwood.errors import CaptureError, DriverError, MisuseError
+from sapwood.errors import CaptureError, DriverError
 from sapwood.graphs.adopt import Owner, adopt
 from sapwood.graphs.recording import Recording
 from sapwood.memory.range import Range
@@ -48,10 +48,10 @@ from sapwood.tree.record.recorder import (
 )
 from sapwood.tree.record.repeated import outcome_of
 from sapwood.tree.record.staging import (
+    Swaps,
     landing,
     moved_by,
     moving,
-    put_back,
     reserved,
     spoil,
     stage,
@@ -219,12 +219,12 @@ class _CarriedRoles:
 class _Parts:
     """The recording of one call; ``carried`` is what the part in progress may use.
 
-    ``frame`` has the function's own arrays, where ``carried`` has those of others. A
-    ``capturer`` makes the captures, if
+    ``frame`` has the function's own arrays, where ``carried`` has those of others; in
+    slots it finds its own by ``swaps``, while it is captured. ``rooms`` is that of what
+    stands in for state, by the places of that. A ``capturer`` makes the captures, if
     there is one. ``ranges`` and ``owners`` of captures are those of all parts, the last
     one that of the part in progress, with as much room as is ``lent`` to each. What is
-    ``holding`` arrays ends with the capture of a part. In ``swapped`` slots the
-    function finds its own while it is captured.
+    ``holding`` arrays ends with the capture of a part.
 
     ``made`` are the storages that parts made so far for others, ``mine`` what was made
     while they were captured, ``named`` the addresses that the function has shown;
@@ -271,7 +271,7 @@ class _Parts:
         self.owners: list[Owner] = []
         self.holding = ExitStack()
         self.holds: list[Mask] = []
-        self.swapped: list[tuple[Slot, Array, Array]] = []
+        self.swaps = Swaps()
         self.stages: Mapping[int, Storage] = {}
         self.rooms: dict[tuple[Storage, Addr, Addr], Storage] = {}
 
@@ -451,19 +451,15 @@ class _Parts:
 
     def _swap_in(self) -> None:
         """Have the function find its own arrays in slots, where others have copies."""
-        for slot, array in zip(self.ambient.arrays, self.arrays.arrays, strict=True):
-            own = self.frame.own(array, self.carried)
-            # More of an array than the function has is refused, if it is used.
-            if own is not None and own is not array:
-                # One that cannot be bound is refused, if it is used.
-                with suppress(MisuseError):
-                    slot.write(own, self.arguments)
-                    self.swapped.append((slot, own, array))
+        every = self.before.slots_of_arrays()
+        found = [(slot, self.frame.own(x, self.carried), x) for slot, x in every]
+        # More of an array than the function has is refused, if it is used.
+        other = [x for x in found if x[1] is not None and x[1] is not x[2]]
+        self.swaps.enter(other, self.arguments)
 
     def _put_back(self) -> None:
         """Have others find theirs again, but for what the function has bound anew."""
-        while self.swapped:
-            put_back(*self.swapped.pop(), self.arguments)
+        self.swaps.leave(self.arguments)
 
     def _end(self, graph: GraphHandle, shown: Any, *, last: bool) -> Node:
         """Make a node of what was captured, and run it."""
