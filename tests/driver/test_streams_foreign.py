@@ -208,6 +208,19 @@ def test_an_adopted_stream_may_not_end(device, refused):
         device.adopt_stream(raw)
 
 
+def test_a_lasting_stream_outlives_its_handle(lab, adopt):
+    """Whoever has its number goes on using it."""
+    driver, address = lab.driver, lab.memory()
+    stream = driver.create_stream(lasting=True)
+    raw = driver.raw_stream(stream)
+    lab.write(address, [1, 1, 1, 1], stream)
+    driver.destroy_stream(stream)
+    again = adopt(raw)
+    lab.launch(again, "add", address, address, 1)
+    assert lab.read(address, again) == [2] * 4
+    assert driver.raw_stream(again) == raw
+
+
 def test_layers_see_adopted_streams(device):
     """They are counted as handles, checked, and made to fail as others are."""
     raw, faulty = device.open_foreign_stream(), Faulty(device)

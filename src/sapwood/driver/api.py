@@ -195,7 +195,9 @@ class Source(Protocol):
 class StreamCalls(Protocol):
     """Streams and events, and captures of streams."""
 
-    def create_stream(self) -> StreamHandle: ...
+    def create_stream(self, lasting: bool = False) -> StreamHandle:
+        """Return a new stream; one that is ``lasting`` outlives its handle."""
+
     def destroy_stream(self, stream: StreamHandle) -> None:
         """End a stream; work given to it still runs. An adopted one is forgotten."""
 

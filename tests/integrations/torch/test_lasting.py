@@ -215,6 +215,23 @@ def test_threads_allocate_and_free_beside_captures(rt, same):
     assert captures >= seconds
 
 
+def test_nobody_is_given_the_stream_of_captures(rt, same):
+    """Torch has 32 streams, and gives them out in turn."""
+    seen, x = set(), randn(16)
+
+    def work(x):
+        seen.add(torch.cuda.current_stream().cuda_stream)
+        return x * 2
+
+    f = rt.graph(work)
+    for _ in range(4):
+        same(f(x), x * 2)
+    assert f.stats().replays
+    given = {torch.cuda.Stream().cuda_stream for _ in range(64)}
+    assert seen - {torch.cuda.current_stream().cuda_stream}
+    assert not seen & given
+
+
 def test_what_captures_made_outlives_their_runtime():
     """Tensors in cycles, whose runtime is closed and gone: torch finds them all."""
     model = torch.nn.Sequential(

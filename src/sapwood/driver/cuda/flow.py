@@ -172,13 +172,16 @@ class Flow:
 
     # Streams.
 
-    def create_stream(self) -> StreamHandle:
+    def create_stream(self, lasting: bool = False) -> StreamHandle:
         """Return a stream that the default stream does not wait for."""
         cu = self._library.cu
         non_blocking = cu.CUstream_flags.CU_STREAM_NON_BLOCKING
         with self._turn:
             raw = self._library(cu.cuStreamCreate, non_blocking)
-            return self.streams.put(StreamHandle(int(raw)), raw)
+            handle = self.streams.put(StreamHandle(int(raw)), raw)
+            if lasting:
+                self.streams.foreign.add(handle)
+            return handle
 
     def destroy_stream(self, stream: StreamHandle) -> None:
         """End a stream, or forget a foreign one; work given to it still runs."""

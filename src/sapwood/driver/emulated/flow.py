@@ -90,9 +90,12 @@ class Flow:
 
     # Streams.
 
-    def create_stream(self) -> StreamHandle:
+    def create_stream(self, lasting: bool = False) -> StreamHandle:
         """Return a new stream."""
-        return self.streams.add(self.schedule.open())
+        stream = self.streams.add(self.schedule.open())
+        if lasting:
+            self._foreign.add(stream)
+        return stream
 
     def destroy_stream(self, stream: StreamHandle) -> None:
         """End a stream, or forget a foreign one; work given to it still runs."""

@@ -7,7 +7,7 @@ import operator
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,6 +31,14 @@ _CAPTURE = (
     "is there; or in a function marked with @sw.eager"
 )
 
+
+_ASIDE: dict[torch.device, int] = {}
+"""The streams of all captures, on each GPU.
+
+Torch has 32 streams of its own, and gives them out in turn: a user may have any of
+them, and wait for it while a capture is in progress. These last as long as the process,
+for autograd and torch's allocator remember the streams that they have met.
+"""
 
 _BEFORE = "previous error during capture"
 _WITHIN = "during CUDA graph capture"
@@ -122,10 +130,11 @@ class TorchFramework(GuestFramework):
         may have to do with no other.
         """
         if self._aside is None:
-            opened = self._open()
-            # Torch has so many streams, and gives them out again: it may be a user's.
-            raw = _aside_of(self.place).cuda_stream
-            self._aside = self.adopt(raw, "capture", *opened)
+            driver, dropped = self._open()
+            if self.place not in _ASIDE:
+                made = driver.raw_stream(driver.create_stream(lasting=True))
+                _ASIDE.setdefault(self.place, made)
+            self._aside = self.adopt(_ASIDE[self.place], "capture", driver, dropped)
         return self._aside
 
     def _open(self) -> tuple[Driver, Queue]:
@@ -140,10 +149,7 @@ class TorchFramework(GuestFramework):
         Torch never forgets a stream that it has allocated for, and waits for all of
         them when it gives memory back.
         """
-        theirs = torch.cuda.Stream(self.place)
-        if theirs.cuda_stream == _aside_of(self.place).cuda_stream:
-            theirs = torch.cuda.Stream(self.place)
-        raw = theirs.cuda_stream
+        raw = torch.cuda.Stream(self.place).cuda_stream
         return self.known(raw) or self.adopt_current(raw, driver, dropped)
 
     def raw(self) -> int:
@@ -374,12 +380,6 @@ class TorchFramework(GuestFramework):
         found = torch.cuda.memory_stats_as_nested_dict(self.place)
         count: int = found["allocated_bytes"]["all"]["allocated"] if found else 0
         return count
-
-
-@cache
-def _aside_of(place: torch.device) -> Any:
-    """Return torch's stream of all captures on a GPU."""
-    return torch.cuda.Stream(place)
 
 
 @contextmanager
