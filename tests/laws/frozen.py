@@ -63,7 +63,7 @@ CALLS = {
     "launch_graph": ("launch_graph",),
     "capture": ("begin_capture", "end_capture", "capture_status"),
     "read": ("nodes", "edges", "node_op", "pointers"),
-    "build": ("create_graph", "add_node", "destroy_graph"),
+    "build": ("create_graph", "add_node", "surround", "destroy_graph"),
     "instantiate": ("instantiate", "destroy_exec"),
     "set_op": ("set_op",),
     "streams": ("create_stream", "destroy_stream"),

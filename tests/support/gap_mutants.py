@@ -14,9 +14,9 @@ from typing import Final
 from sapwood.allocator.caching.bins import Bin
 from sapwood.allocator.caching.pools import Pools
 from sapwood.allocator.pinned.stock import Stock
+from sapwood.driver.emulated.graphs import Graph
 from sapwood.driver.emulated.schedules import Item
 from sapwood.driver.emulated.work import Program
-from sapwood.graphs.exec import _build
 from sapwood.integrations.numpy.copies import _is_same, raveled
 from sapwood.memory.fold import stretches
 from sapwood.memory.heap import Everybody, Heap
@@ -187,9 +187,9 @@ GAP_MUTANTS: Final = (
     mutant("trouble nearby untold", Tiered.get, "trouble or further", "further"),
     mutant(
         "copied back after the last op alone",
-        _build,
-        "tuple(n for i, n in enumerate(nodes) if i not in followed)",
-        "tuple(nodes[-1:])",
+        Graph.surround,
+        "tuple(node for node in self.nodes if node not in followed)",
+        "tuple(self.nodes)[-1:]",
     ),
     mutant(
         "assigned to itself by another layout",

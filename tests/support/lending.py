@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -112,8 +113,9 @@ class Lending(Layer):
     def around(self, name: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Make a call; remember which copies nodes make."""
         result = call(*args)
-        if name == "add_node" and isinstance(args[1], CopiesOp):
-            self._ops[result] = args[1]
+        if name == "surround":
+            nodes, ops = chain(*result), chain(*args[1:])
+            self._ops |= dict(zip(nodes, ops, strict=True))
         elif name == "set_op" and isinstance(args[2], CopiesOp):
             self._ops[args[1]] = args[2]
             for exec_, node, dsts, srcs in self._words.values():

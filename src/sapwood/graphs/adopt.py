@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from sapwood.driver.api import Driver, GraphHandle, NodeHandle, StreamHandle
 from sapwood.driver.release import Release
 from sapwood.errors import CaptureError
-from sapwood.graphs.exec import Copies, Exec, Lent, Staged, staging
+from sapwood.graphs.exec import Copies, Exec, Lent, Staged, surround
 from sapwood.graphs.recording import Recording
 from sapwood.memory.fold import Life
 from sapwood.memory.storage import Storage
@@ -125,8 +125,5 @@ def adopt(
 
     ``recording`` tells what it uses, ``code`` as in `Adopted`.
     """
-    into, back = staging(staged)
-    ops = [tuple(each.op(addresses) for each in side) for side in (into, back)]
-    first, last = driver.surround(graph, *ops)
-    copies = dict(zip((*first, *last), (*into, *back), strict=True))
+    copies = surround(driver, graph, addresses, staged)
     return Adopted(driver, graph, recording, addresses, copies, owner, code)

@@ -1,6 +1,6 @@
-"""A recording as the driver runs it: linked, aimed at this call's bytes, launched.
+"""A graph as the driver runs it: instantiated, aimed at this call's bytes, launched.
 
-Around the recorded ops stand copies: of arguments into the range before them, and of
+Around what was captured stand copies: of arguments into the range before them, and of
 written arguments back after them. Aiming says where those copies find an argument; the
 next launch tells the driver, node by node.
 """
@@ -8,6 +8,7 @@ next launch tells the driver, node by node.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -66,7 +67,7 @@ class Lent(NamedTuple):
 
 
 class Exec:
-    """An instantiated graph, owned; made by `link`.
+    """An instantiated graph, owned; made by `instantiate`.
 
     ``aims`` counts how often it was aimed anew.
     """
@@ -130,6 +131,21 @@ class Exec:
         self.driver.destroy_exec(self.handle)
 
 
+def instantiate(
+    driver: Driver,
+    graph: GraphHandle,
+    recording: Recording,
+    addresses: Sequence[Addr],
+    staged: Sequence[Staged],
+) -> Exec:
+    """Make a graph launchable as it is, staged places copied around it.
+
+    ``recording`` tells what it uses. The graph stays the caller's.
+    """
+    copies = surround(driver, graph, addresses, staged)
+    return Exec(driver, driver.instantiate(graph), recording, addresses, copies)
+
+
 def link(
     driver: Driver,
     recording: Recording,
@@ -137,29 +153,49 @@ def link(
     staged: Sequence[Staged],
     functions: Functions,
 ) -> Exec:
-    """Instantiate a recording with its symbols at ``addresses``.
+    """Build the graph of a recording anew, its symbols at ``addresses``.
 
     Staged places are copied from there, and the ops find the copies.
     """
     graph = driver.create_graph()
+    with forgotten(driver, graph) as made:
+        _build(driver, graph, recording, addresses, staged, functions)
+        made.append(instantiate(driver, graph, recording, addresses, staged))
+    return made[0]
+
+
+@contextmanager
+def forgotten(driver: Driver, graph: GraphHandle) -> Iterator[list[Exec]]:
+    """Forget a graph when something launchable was made of it, or nothing.
+
+    Yields the list that this belongs into: it is closed where that fails.
+    """
+    made: list[Exec] = []
     try:
-        copies = _build(driver, graph, recording, addresses, staged, functions)
-        handle = driver.instantiate(graph)
-    except DriverError:
+        yield made
+    except BaseException:
         driver.destroy_graph(graph)
         raise
     try:
         driver.destroy_graph(graph)
     except DriverError:
-        driver.destroy_exec(handle)
+        for each in made:
+            each.close()
         raise
-    return Exec(driver, handle, recording, addresses, copies)
 
 
-def staging(staged: Sequence[Staged]) -> tuple[list[Copies], list[Copies]]:
-    """Return the copies that stand before the recorded ops, and those behind them."""
+def surround(
+    driver: Driver,
+    graph: GraphHandle,
+    addresses: Sequence[Addr],
+    staged: Sequence[Staged],
+) -> dict[NodeHandle, Copies]:
+    """Have staged places copied before all that is in a graph, and back behind it."""
     into = list(_batches(staged, back=False))
-    return into, list(_batches([each for each in staged if each.back], back=True))
+    back = list(_batches([each for each in staged if each.back], back=True))
+    ops = [tuple(each.op(addresses) for each in side) for side in (into, back)]
+    first, last = driver.surround(graph, *ops)
+    return dict(zip((*first, *last), (*into, *back), strict=True))
 
 
 def _words(
@@ -188,9 +224,7 @@ def _build(
     places: Sequence[Addr],
     staged: Sequence[Staged],
     functions: Functions,
-) -> dict[NodeHandle, Copies]:
-    into, back = staging(staged)
-    copies = {driver.add_node(graph, each.op(places)): each for each in into}
+) -> None:
     addresses = list(places)
     for place in staged:
         addresses[place.symbol] = place.address
@@ -201,10 +235,6 @@ def _build(
     nodes: list[NodeHandle] = []
     for i, op in enumerate(recording.ops):
         changed: Sequence[Relocation] = relocations.get(i, ())
-        after = [nodes[j] for j in before.get(i, ())] or copies
+        after = tuple(nodes[j] for j in before.get(i, ()))
         resolved = resolve(op, changed, addresses, functions)
-        nodes.append(driver.add_node(graph, resolved, tuple(after)))
-    followed = {first for first, _ in recording.edges}
-    last = tuple(n for i, n in enumerate(nodes) if i not in followed) or tuple(copies)
-    copies |= {driver.add_node(graph, each.op(places), last): each for each in back}
-    return copies
+        nodes.append(driver.add_node(graph, resolved, after))

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from sapwood.driver.release import Release
 from sapwood.errors import MisuseError, StoreError
+from sapwood.graphs.exec import link
 from sapwood.graphs.inspect import inspect, is_refused, strays
 from sapwood.graphs.recording import RANGE, Kind, Recording
 from sapwood.memory.device import Device
@@ -75,7 +77,7 @@ def restore(
         range_ = Range.reserve(recordings.device.pages, size, Size(0))
         range_.back(pages)
         drawing = _drawing(archive, order, ambient, read_by, places, range_, recordings)
-        return Recorded(build(drawing, range_, recordings.device), read_by, bound, None)
+        return Recorded(build(drawing, range_), read_by, bound, None)
     except BaseException as error:
         if range_ is not None:
             with Release() as release:
@@ -122,6 +124,7 @@ def _drawing(
         stages=late_stages(places, roles, range_, device),
         ambient=ambient,
         ambient_arrays=read_by,
+        link=partial(link, device.driver, functions=device.function),
     )
 
 

@@ -49,8 +49,11 @@ class Fence(Layer):
         self.ranges = []
 
     def around(self, name, call, args):
-        if name in {"add_node", "set_op"}:
-            self._check(args[1] if name == "add_node" else args[2])
+        if name == "instantiate":
+            for node in self.driver.nodes(*args):
+                self._check(self.driver.node_op(node))
+        elif name == "set_op":
+            self._check(args[2])
         result = call(*args)
         if name == "reserve":
             self.ranges.append((result, result + args[0]))

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 
-from sapwood.graphs.exec import Exec, Staged, link
+from sapwood.graphs.exec import Exec, Staged
 from sapwood.graphs.recording import Recording
-from sapwood.memory.device import Device
 from sapwood.memory.fold import Life
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
@@ -24,7 +23,7 @@ from sapwood.tree.record.taking import RecordRequest
 from sapwood.units import Addr, Mask, Size
 
 Linker = Callable[[Recording, Sequence[Addr], Sequence[Staged]], Exec]
-"""Makes a recording launchable, its symbols at these addresses."""
+"""Makes a recording launchable, its symbols at these addresses, copies around it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +32,8 @@ class LinkSpec:
 
     ``names`` and ``roles`` are those of ``places``, the call's and behind them those
     of ``ambient_arrays``; ``stages`` is the room for those that are copied. ``lives``
-    are of what a framework has allocated by itself, and ``link`` stands in for the
-    `link` of ops. What is ``held`` is used by other parts of the call, behind this one;
-    ``memos`` as in `Node`.
+    are of what a framework has allocated by itself. What is ``held`` is used by other
+    parts of the call, behind this one; ``memos`` as in `Node`.
     """
 
     order: RecordRequest
@@ -47,13 +45,13 @@ class LinkSpec:
     stages: Mapping[int, Storage]
     ambient: Ambient
     ambient_arrays: Arrays
+    link: Linker
     lives: Sequence[Life] = ()
-    link: Linker | None = None
     held: Sequence[Bytes] = ()
     memos: Sequence[object] = ()
 
 
-def build(drawing: LinkSpec, range_: Range, device: Device) -> Node:
+def build(drawing: LinkSpec, range_: Range) -> Node:
     """Return a node, placed and linked. Raises `DriverError` or `OutOfMemory`."""
     order, outputs = drawing.order, drawing.outputs
     held = [_span(each) for each in drawing.held]
@@ -71,7 +69,7 @@ def build(drawing: LinkSpec, range_: Range, device: Device) -> Node:
         number=order.number,
         parent=order.parent,
         recording=drawing.recording,
-        exec=_link(drawing, uses, range_, device),
+        exec=_link(drawing, uses, range_),
         range=range_,
         ambient=drawing.ambient,
         places=uses,
@@ -88,9 +86,7 @@ def build(drawing: LinkSpec, range_: Range, device: Device) -> Node:
     )
 
 
-def _link(
-    drawing: LinkSpec, uses: Sequence[PlaceUse], range_: Range, device: Device
-) -> Exec:
+def _link(drawing: LinkSpec, uses: Sequence[PlaceUse], range_: Range) -> Exec:
     staged = [
         Staged(
             i + 1,
@@ -102,10 +98,7 @@ def _link(
         if use.role is Role.COPIED and use.used and use.size
     ]
     addresses = [range_.base, *(place.lo for place in drawing.places)]
-    recording = drawing.recording
-    if drawing.link is not None:
-        return drawing.link(recording, addresses, staged)
-    return link(device.driver, recording, addresses, staged, device.function)
+    return drawing.link(drawing.recording, addresses, staged)
 
 
 def _uses(drawing: LinkSpec) -> tuple[PlaceUse, ...]:

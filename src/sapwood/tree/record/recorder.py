@@ -13,6 +13,7 @@ from typing import Any
 
 from sapwood.errors import CaptureError, DriverError
 from sapwood.graphs.capture import touched
+from sapwood.graphs.exec import forgotten, instantiate
 from sapwood.graphs.recording import Recording
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
@@ -29,7 +30,6 @@ from sapwood.tree.record.build import LinkSpec, build
 from sapwood.tree.record.repeated import concluded
 from sapwood.tree.record.staging import SlotStandIns, moving, reserved, stand_ins
 from sapwood.tree.record.taking import RecordRequest, Taken, added, settled, take
-from sapwood.tree.watch.capturer import forgotten
 from sapwood.tree.watch.session import Warm
 from sapwood.tree.watch.watch import Capture, Captured, Caught, unrepeated
 from sapwood.units import Addr
@@ -181,7 +181,8 @@ class Scene:
         graph, lines = taken.captured.graph, taken.captured.session.lines
         places, stages = self.places, self.stages
         recording = read(graph, lines, places, stages, self.range, self.device, known)
-        return self.spec(recording, outputs, memos=memos)
+        link = partial(instantiate, self.device.driver, graph)
+        return self.spec(recording, outputs, memos=memos, link=link)
 
     def check(self, taken: Taken, outputs: Outputs, error: object) -> None:
         """Raise `CaptureError` where an allocation outlives the function unexplained.
@@ -236,7 +237,7 @@ def record(order: RecordRequest, recordings: Recordings) -> Recorded:
 def built(scene: Scene, taken: Taken) -> Recorded:
     """Build a node of what was captured; nothing is left of it where that fails."""
     captured, recordings = taken.captured, scene.recordings
-    with forgotten(scene.device.driver, captured.graph) as nodes, taken.or_nothing():
+    with forgotten(scene.device.driver, captured.graph) as made, taken.or_nothing():
         scene.check_room(taken)
         bound, error = settled(taken, recordings)
         values = [change.new for change in bound]
@@ -250,8 +251,8 @@ def built(scene: Scene, taken: Taken) -> Recorded:
         warm = scene.order.specialization.warm
         outcome = concluded(error, warm, captured.session, outputs, sums)
         with unrepeated(outcome):
-            node = build(drawing, scene.range, scene.device)
-        nodes.append(node)
+            node = build(drawing, scene.range)
+        made.append(node.exec)
     return Recorded(node, scene.read, tuple(change.slot for change in bound), outcome)
 
 

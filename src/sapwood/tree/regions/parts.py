@@ -24,6 +24,7 @@ from sapwood.driver.api import GraphHandle
 from sapwood.driver.release import Release
 from sapwood.errors import CaptureError, DriverError
 from sapwood.graphs.adopt import Owner, adopt
+from sapwood.graphs.exec import forgotten, instantiate
 from sapwood.graphs.recording import Recording
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
@@ -82,7 +83,7 @@ from sapwood.tree.regions.crossing import (
 from sapwood.tree.regions.frame import Frame
 from sapwood.tree.regions.rerun import Begun
 from sapwood.tree.replay.replay import replay
-from sapwood.tree.watch.capturer import Adopting, forgotten, lasting, told_of
+from sapwood.tree.watch.capturer import Adopting, lasting, told_of
 from sapwood.tree.watch.session import EagerRegion, Midway, Session, Unready
 from sapwood.tree.watch.watch import Capture, Caught
 from sapwood.uncollected import collected, uncollected
@@ -464,10 +465,10 @@ class _Parts:
     def _end(self, graph: GraphHandle, shown: Any, *, last: bool) -> Node:
         """Make a node of what was captured, and run it."""
         driver = self.device.driver
-        with forgotten(driver, graph) as nodes:
+        with forgotten(driver, graph) as made:
             does = bool(driver.nodes(graph))
             node, bound = self._made(graph, shown, last=last)
-            nodes.append(node)
+            made.append(node.exec)
         only_gives = self.returns and node.outputs.only_given(len(self.carried.arrays))
         self._append(node, bound, idle=last and only_gives and not (does or bound))
         self._save(node)
@@ -493,7 +494,7 @@ class _Parts:
             alive = self._survivors()
             outputs = self._outputs(shown, [own for _, own in bound], alive, last=last)
             drawing = self._drawing(graph, outputs, last=last)
-            node = build(drawing, self.ranges[-1], self.device)
+            node = build(drawing, self.ranges[-1])
         return node, bound
 
     def _save(self, node: Node) -> None:
@@ -592,6 +593,7 @@ class _Parts:
             ambient=self.ambient,
             ambient_arrays=self.arrays,
             memos=memos,
+            link=partial(instantiate, self.device.driver, graph),
         )
         held = [Bytes(each.address, each.size) for each in self.frame.new]
         if self.order.escapes and not last:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Mapping, Sequence
 from time import monotonic, sleep
 from typing import Any, Final, Protocol, TypeVar
 
-from sapwood.driver.api import Driver, GraphHandle
+from sapwood.driver.api import GraphHandle
 from sapwood.driver.streams import Stream, outside
 from sapwood.errors import CaptureError, DriverError
 from sapwood.graphs.adopt import Owner
@@ -17,7 +16,6 @@ from sapwood.memory.device import Device
 from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.signature import Place
-from sapwood.tree.node.node import Node
 from sapwood.tree.watch.session import Session
 from sapwood.tree.watch.watch import Capture
 from sapwood.units import Addr, Size, size_text
@@ -84,26 +82,6 @@ class Adopting(Capture):
             self.capturer.rejoin()
         except DriverError as error:
             failed.add_note(f"no stream could wait for it: {error.name}")
-
-
-@contextmanager
-def forgotten(driver: Driver, graph: GraphHandle) -> Iterator[list[Node]]:
-    """Forget a graph that stays its owner's, when nodes were made of it, or none.
-
-    Yields the list that they belong into: they are closed where that fails.
-    """
-    nodes: list[Node] = []
-    try:
-        yield nodes
-    except BaseException:
-        driver.destroy_graph(graph)
-        raise
-    try:
-        driver.destroy_graph(graph)
-    except DriverError:
-        for node in nodes:
-            node.exec.close()
-        raise
 
 
 def lasting(lost: Callable[[], list[T]]) -> list[T]:
