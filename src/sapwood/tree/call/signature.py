@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from operator import call
+from operator import attrgetter, call
 from typing import Any, Final, NamedTuple
 from weakref import ref
 
@@ -16,6 +16,8 @@ from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Array, Integration, Probe
 from sapwood.tree.nests.containers import constant_key, taken_apart
 from sapwood.units import Addr
+
+_stale: Final[Callable[[Storage], str | None]] = attrgetter("stale")
 
 
 def probe_of(
@@ -213,7 +215,7 @@ class Whereabouts:
             _, references, (_, _, starts, sharing) = self._seen
             storages = [*map(call, references)]
             # Where one storage lies, as long as it lives, lies no other.
-            if all(each is not None and each.stale is None for each in storages):
+            if None not in storages and {None}.issuperset(map(_stale, storages)):
                 return Arrays(arrays, storages, starts, sharing)
         found = look(arrays, integration)
         # All at once: what is interrupted in between would be taken for the same.

@@ -8,6 +8,7 @@ recordings that share them, by whoever calls this).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 
 from sapwood.tree.call.integration import Integration
 from sapwood.tree.call.miss import Miss, Why
@@ -49,9 +50,9 @@ def rejects(
 
 def sharing(arrays: Arrays, carried: Arrays) -> Shared:
     """Return which places of ``arrays`` have the storage of a carried place."""
-    if not arrays.storages:
-        return ()
-    owners = {storage: i for i, storage in enumerate(carried.storages)}
+    owners = dict(zip(carried.storages, count()))
+    if owners.keys().isdisjoint(arrays.storages):
+        return (None,) * len(arrays.storages)
     return tuple(
         None if i is None else (i, low - carried.lows[i])
         for i, low in zip(map(owners.get, arrays.storages), arrays.lows, strict=True)

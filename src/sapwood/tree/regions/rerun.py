@@ -130,7 +130,7 @@ class Begun:
         storages = [each for each in storages if id(each) not in known]
         self.storages += storages
         self.lost |= sum(each.size for each in self.storages) > self._most
-        saved = None if self.lost else self._preserved(storages)
+        saved = self._preserved(storages) if storages and not self.lost else None
         if saved is not None:
             self._saved.append(saved)
 
