@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial, reduce
@@ -43,7 +43,6 @@ from sapwood.tree.record.adopted import MORE, ROOM, TRIES, is_spoilt
 from sapwood.tree.record.build import LinkSpec, build
 from sapwood.tree.record.recorder import (
     Recorded,
-    ambient_roles,
     argument_roles,
     is_to_stay,
 )
@@ -137,7 +136,6 @@ class _CarriedRoles:
     """
 
     def __init__(self, order: RecordRequest, recordings: Recordings) -> None:
-        self._order = order
         places = order.call.given.places(recordings.integration)
         self._names = list(order.names)
         self.roles = [*argument_roles(order, places, recordings)]
@@ -145,76 +143,67 @@ class _CarriedRoles:
         self._first: dict[str, tuple[int, Place]] = {}
         self.used_later: set[int] = set()
 
-    def made(self, part: Node) -> None:
-        """Add the storages that a part has made."""
-        count = len(part.outputs.storages)
-        self._names += [f"what {part.label} made"] * count
-        self.roles += [Role.COPIED if part.escapes else Role.INHERITED] * count
-
-    def returned(self, name: str, places: Iterable[Place]) -> None:
-        """Add places that the eager region called ``name`` has returned."""
-        count = sum(1 for _ in places)
-        self._names += [RESULT.format(name)] * count
-        self.roles += [Role.COPIED] * count
-
-    def first(
-        self, ambient: Ambient, places: Sequence[Place], staged: Container[int]
-    ) -> tuple[list[str], list[Role]]:
-        """Return the names and roles of the first part's places."""
-        count = len(self.roles)
-        names, roles = ambient_roles(self._order, ambient, places[count:])
-        roles = [
-            Role.COPIED if i in staged else role for i, role in enumerate(roles, count)
-        ]
-        found = enumerate(places[count:], count)
-        self._first = dict(zip(names, found, strict=True))
-        return [*self._names, *names], [*self.roles, *roles]
+    def carry(self, name: str, count: int, role: Role = Role.COPIED) -> None:
+        """Add places of one name: what a part has made, or a region has returned."""
+        self._names += [name] * count
+        self.roles += [role] * count
 
     def is_where_it_was(self, name: str, place: Place) -> bool:
         """Return whether an ambient place is where the first part found it."""
         then = self._first.get(name)
         return then is not None and then[1][:3] == place[:3]
 
-    def later(
+    def of(
         self,
         ambient: Ambient,
         carried: Arrays,
         places: Sequence[Place],
         symbols: Container[int],
         staged: Container[int],
-        first: Sequence[PlaceUse],
+        first: Sequence[PlaceUse] | None,
     ) -> tuple[list[str], list[Role]]:
-        """Return those of a later part, whose ops use ``symbols``.
+        """Return the names and roles of a part's places, whose ops use ``symbols``.
 
         Something stands in for the places that are ``staged``; ``first`` are those of
-        the first part. Here the parts before were already
+        the first part, None while that is it. Behind it the parts before were already
         run, so that no address may be asked for that was not asked for then.
         """
         names, roles = list(self._names), list(self.roles)
         owners = {storage: i for i, storage in enumerate(carried.storages)}
         for i, place in enumerate(places[len(roles) :], len(roles)):
             name = ambient.arrays[place.arrays[0]].path
-            owner, used = owners.get(place.storage), i + 1 in symbols
-            role = Role.PINNED if used and i not in staged else Role.COPIED
-            then = self._first[name][0] if self.is_where_it_was(name, place) else None
-            if (
-                role.fixed
-                and owner is None
-                and then is not None
-                and first[then].role.fixed
-            ):
-                self.used_later.add(then)
-                role = first[then].role
-            elif role.fixed and (owner is None or not roles[owner].fixed):
-                self.error = CaptureError(
-                    f"behind an eager region the function finds {name} by itself, "
-                    "where a replay would find another array than it was recorded with",
-                    remedy="Use the array itself there, or write into the one that was "
-                    "bound when the call began, with x[...] = value",
-                )
+            role = Role.COPIED if i in staged else Role.PINNED
+            if first is None:
+                self._first[name] = i, place
+            elif role.fixed and i + 1 not in symbols:
+                role = Role.COPIED
+            elif role.fixed:
+                owner = owners.get(place.storage)
+                owned = None if owner is None else roles[owner]
+                role = self._later(name, place, owned, first)
             names.append(name)
             roles.append(role)
         return names, roles
+
+    def _later(
+        self, name: str, place: Place, owner: Role | None, first: Sequence[PlaceUse]
+    ) -> Role:
+        """Return the role of a place that a later part uses where it is.
+
+        ``owner`` is that of the carried place with its storage, if there is one.
+        """
+        then = self._first[name][0] if self.is_where_it_was(name, place) else None
+        if owner is None and then is not None and first[then].role.fixed:
+            self.used_later.add(then)
+            return first[then].role
+        if owner is None or not owner.fixed:
+            self.error = CaptureError(
+                f"behind an eager region the function finds {name} by itself, "
+                "where a replay would find another array than it was recorded with",
+                remedy="Use the array itself there, or write into the one that was "
+                "bound when the call began, with x[...] = value",
+            )
+        return Role.PINNED
 
 
 class _Parts:
@@ -574,13 +563,10 @@ class _Parts:
             outputs = each_anew(outputs, self.call.leaves, self.before.holds)
         symbols = recording.symbols()
         self.still_shown |= outputs.shown(self.carried, integration, result=last)
-        if self.links:
-            first = self.links[0].part.places
-            names, roles = self.roles.later(
-                self.ambient, self.carried, places, symbols, self.stages, first
-            )
-        else:
-            names, roles = self.roles.first(self.ambient, places, self.stages)
+        first = self.links[0].part.places if self.links else None
+        names, roles = self.roles.of(
+            self.ambient, self.carried, places, symbols, self.stages, first
+        )
         self.error = self.error or self.roles.error
         drawing = LinkSpec(
             order=self._order(last=last),
@@ -744,7 +730,8 @@ class _Parts:
         )
         self.frame.passes(self.own, remembered)
         self.frame.crosses(link.part, first, self.device.returns)
-        self.roles.made(link.part)
+        role = Role.COPIED if link.part.escapes else Role.INHERITED
+        self.roles.carry(f"what {link.part.label} made", count, role)
         if raised is None:
             self._receive(part, told, live, passed, result)
         else:
@@ -772,7 +759,8 @@ class _Parts:
         behind = live(key=got.key, shared=got.shared, text=got.text, flat=flat)
         self.links[-1] = replace(link, live=behind)
         self.carried = receive(self.carried, got)
-        self.roles.returned(name, self.carried.places(integration)[known:])
+        count = len(self.carried.storages) - known
+        self.roles.carry(RESULT.format(name), count)
         self.frame.returned(name, got, self.carried)
 
     def _check(self, name: str, got: Returned, passed: Passed) -> None:
