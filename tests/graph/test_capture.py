@@ -13,8 +13,7 @@ from sapwood.graphs.capture import (
     Foreign,
     Region,
     describe_foreign,
-    read_graph,
-    touched,
+    ops_of,
 )
 from sapwood.graphs.exec import link
 from sapwood.graphs.recording import Kind, Relocation, Touch
@@ -50,8 +49,8 @@ def test_a_graph_is_read_as_it_was_captured(bench, x, y):
         bench.driver.set(x, 1, 8, bench.stream)
 
     graph = bench.captured(program)
-    found = read_graph(bench.driver, graph, bench.regions(x, y), bench.named)
-    spans = touched(bench.driver, graph)
+    found = ops_of(bench.driver, graph, bench.named).recording(bench.regions(x, y))
+    spans = ops_of(bench.driver, graph, bench.named).touched()
     bench.driver.destroy_graph(graph)
 
     assert [op.kind for op in found.ops] == [Kind.KERNEL, Kind.COPY, Kind.SET]
@@ -96,7 +95,7 @@ def test_forks_are_kept(bench, x, y):
         bench.launch(x, y + 64)
 
     graph = bench.captured(program)
-    found = read_graph(driver, graph, bench.regions(x, y), bench.named)
+    found = ops_of(driver, graph, bench.named).recording(bench.regions(x, y))
     driver.destroy_graph(graph)
     for event in events:
         driver.destroy_event(event)
@@ -115,7 +114,7 @@ def test_foreign_addresses_are_found(bench, x, y, reach):
     """Those that begin before a known region, run out of it, or lie behind it."""
     at = y + reach
     graph = bench.captured(lambda: bench.launch(x, at))
-    found = read_graph(bench.driver, graph, bench.regions(x, y), bench.named)
+    found = ops_of(bench.driver, graph, bench.named).recording(bench.regions(x, y))
     bench.driver.destroy_graph(graph)
     assert isinstance(found, Foreign)
     assert (found.op, found.pointer.lo, found.pointer.writes) == (0, at, False)
@@ -125,7 +124,7 @@ def test_foreign_addresses_are_found(bench, x, y, reach):
 def test_a_foreign_write_says_so(bench, x, y):
     """What is written to is worse than what is read."""
     graph = bench.captured(lambda: bench.driver.set(x, 0, 2048, bench.stream))
-    found = read_graph(bench.driver, graph, bench.regions(y), bench.named)
+    found = ops_of(bench.driver, graph, bench.named).recording(bench.regions(y))
     bench.driver.destroy_graph(graph)
     assert describe_foreign(found) == f"op 0 writes 2 KiB at {x:#_x}"
 
@@ -137,8 +136,8 @@ def test_joins_are_ops_of_their_own(bench, x):
     first = driver.add_node(graph, SetOp(x, 1, 8))
     join = driver.add_node(graph, EmptyOp(), (first,))
     driver.add_node(graph, SetOp(x, 2, 8), (join,))
-    found = read_graph(driver, graph, bench.regions(x), bench.named)
-    spans = touched(driver, graph)
+    found = ops_of(driver, graph, bench.named).recording(bench.regions(x))
+    spans = ops_of(driver, graph, bench.named).touched()
     driver.destroy_graph(graph)
     assert [op.kind for op in found.ops] == [Kind.SET, Kind.EMPTY, Kind.SET]
     assert found.edges == ((0, 1), (1, 2))
@@ -165,7 +164,7 @@ def test_an_address_belongs_to_the_region_that_holds_its_bytes(
     made = [Region(base + 8 * a, base + 8 * b, i, base) for a, b, i in regions]
     at = base + 8 * lo
     graph = bench.captured(lambda: bench.driver.set(at, 0, 8 * size, bench.stream))
-    found = read_graph(bench.driver, graph, made, bench.named)
+    found = ops_of(bench.driver, graph, bench.named).recording(made)
     bench.driver.destroy_graph(graph)
     owner = [i for a, b, i in regions if a <= lo and lo + size <= b]
     if owner:
@@ -179,7 +178,7 @@ def test_host_calls_are_not_recorded(bench):
     """A replay would run them unseen."""
     graph = bench.captured(lambda: bench.driver.call_host(list, bench.stream))
     with pytest.raises(CaptureError, match="host call was captured"):
-        read_graph(bench.driver, graph, [], bench.named)
+        ops_of(bench.driver, graph, bench.named)
     bench.driver.destroy_graph(graph)
 
 
@@ -188,7 +187,7 @@ def test_copies_of_linking_are_not_recorded(bench, x, y):
     graph = bench.driver.create_graph()
     bench.driver.add_node(graph, CopiesOp((x,), (y,), (8,)))
     with pytest.raises(CaptureError, match="before it is linked"):
-        read_graph(bench.driver, graph, bench.regions(x, y), bench.named)
+        ops_of(bench.driver, graph, bench.named).recording(bench.regions(x, y))
     bench.driver.destroy_graph(graph)
 
 
@@ -196,7 +195,7 @@ def test_unknown_parameters_are_not_recorded(bench, x, y):
     """Where the device cannot say which addresses a kernel gets, nobody may guess."""
     graph = bench.captured(lambda: bench.launch(x, y))
     with pytest.raises(CaptureError, match=r"mix.s parameters"):
-        read_graph(Blind(bench.driver), graph, bench.regions(x, y), bench.named)
+        ops_of(Blind(bench.driver), graph, bench.named)
     bench.driver.destroy_graph(graph)
 
 
@@ -208,7 +207,7 @@ def test_a_recording_of_a_replay_is_the_recording(bench, x, y):
         bench.launch(y, x, 3)
 
     graph = bench.captured(program)
-    first = read_graph(bench.driver, graph, bench.regions(x, y), bench.named)
+    first = ops_of(bench.driver, graph, bench.named).recording(bench.regions(x, y))
     bench.driver.destroy_graph(graph)
     x2, y2 = bench.memory(0), bench.memory(0)
     exec_ = link(bench.driver, first, [x2, y2], (), bench.function)
@@ -219,7 +218,7 @@ def test_a_recording_of_a_replay_is_the_recording(bench, x, y):
         bench.launch(y2, x2, 3)
 
     graph = bench.captured(again)
-    second = read_graph(bench.driver, graph, bench.regions(x2, y2), bench.named)
+    second = ops_of(bench.driver, graph, bench.named).recording(bench.regions(x2, y2))
     bench.driver.destroy_graph(graph)
     assert [op.kind for op in second.ops] == [op.kind for op in first.ops]
     assert second.edges == first.edges

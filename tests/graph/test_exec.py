@@ -13,7 +13,7 @@ from sapwood.driver.api import MOST_COPIES, CopiesOp
 from sapwood.driver.layers import Layer
 from sapwood.driver.native import Native, NativeCopies
 from sapwood.errors import DriverError
-from sapwood.graphs.capture import read_graph
+from sapwood.graphs.capture import ops_of
 from sapwood.graphs.exec import Staged, link
 from sapwood.graphs.recording import Recording
 
@@ -25,7 +25,9 @@ START = (3, 5, 7)
 def _record(bench, program, *addresses):
     """Return the recording of a program on these pages."""
     graph = bench.captured(lambda: program(*addresses))
-    found = read_graph(bench.driver, graph, bench.regions(*addresses), bench.named)
+    found = ops_of(bench.driver, graph, bench.named).recording(
+        bench.regions(*addresses)
+    )
     bench.driver.destroy_graph(graph)
     return found
 

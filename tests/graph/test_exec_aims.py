@@ -11,7 +11,7 @@ import random
 import pytest
 
 from sapwood.errors import DriverError
-from sapwood.graphs.capture import read_graph
+from sapwood.graphs.capture import ops_of
 from sapwood.graphs.exec import Copies, Exec, Staged, link
 from tests.support.tree_mutants import miswritten
 
@@ -66,7 +66,9 @@ def _first_wrong(bench, seed):
     aimed = addresses[:COUNT]
     rooms = [Staged(i, bench.memory(0), SIZE, i in BACK) for i in range(COUNT)]
     graph = bench.captured(lambda: _program(bench, aimed))
-    recording = read_graph(bench.driver, graph, bench.regions(*aimed), bench.named)
+    recording = ops_of(bench.driver, graph, bench.named).recording(
+        bench.regions(*aimed)
+    )
     bench.driver.destroy_graph(graph)
     exec_ = link(bench.driver, recording, aimed, rooms, bench.function)
     try:

@@ -9,7 +9,7 @@ import pytest
 
 from sapwood.driver.layers import Layer
 from sapwood.errors import DriverError, StoreError
-from sapwood.graphs.capture import read_graph
+from sapwood.graphs.capture import ops_of
 from sapwood.graphs.inspect import inspect, is_refused, strays
 from sapwood.graphs.recording import Kind, RecordedOp, Recording, Relocation, Touch
 
@@ -33,7 +33,7 @@ def recording(bench, places):
         bench.driver.set(a, 1, 8, bench.stream)
 
     graph = bench.captured(program)
-    found = read_graph(bench.driver, graph, bench.regions(*places), bench.named)
+    found = ops_of(bench.driver, graph, bench.named).recording(bench.regions(*places))
     bench.driver.destroy_graph(graph)
     return found
 

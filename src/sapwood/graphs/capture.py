@@ -54,53 +54,58 @@ class Foreign:
     name: str = ""
 
 
-def read_graph(
+@dataclass(frozen=True, slots=True)
+class GraphOps:
+    """What is in a captured graph: its ops, and the addresses that each uses."""
+
+    ops: tuple[RecordedOp, ...]
+    edges: tuple[tuple[int, int], ...]
+    pointers: Sequence[tuple[Pointer, ...]]
+
+    def touched(self) -> list[tuple[Addr, Addr]]:
+        """Return every interval of addresses that the ops use."""
+        return [(p.lo, p.hi) for each in self.pointers for p in each if p.lo < p.hi]
+
+    def recording(self, regions: Sequence[Region]) -> Recording | Foreign:
+        """Return the graph as a recording, or the first foreign address in it.
+
+        ``regions`` do not overlap.
+        """
+        regions = sorted(regions, key=_start)
+        relocations: list[Relocation] = []
+        touches: dict[Touch, None] = {}
+        for i, (op, pointers) in enumerate(zip(self.ops, self.pointers, strict=True)):
+            for pointer in pointers:
+                if pointer.lo == pointer.hi:
+                    continue
+                region = _region_of(regions, pointer)
+                if region is None:
+                    return Foreign(i, pointer, op.name)
+                if region.symbol == FIXED:
+                    continue
+                (address,) = WORD.unpack_from(op.params, pointer.offset)
+                addend = address - region.at
+                relocations.append(Relocation(i, pointer.offset, region.symbol, addend))
+                used = pointer if pointer.exact else region
+                lo, hi = used.lo - region.at, used.hi - region.at
+                touches[Touch(region.symbol, lo, hi, pointer.writes)] = None
+        return Recording(self.ops, self.edges, tuple(relocations), tuple(touches))
+
+
+def ops_of(
     driver: Driver,
     graph: GraphHandle,
-    regions: Sequence[Region],
     kernel: Callable[[FunctionHandle], tuple[bytes, str]],
-) -> Recording | Foreign:
-    """Return a captured graph as a recording, or the first foreign address in it.
+) -> GraphOps:
+    """Return what is in a captured graph; ``kernel`` names a function.
 
-    ``regions`` do not overlap; ``kernel`` names a function by image and name.
-    Raises `CaptureError` for ops that no recording may hold.
+    By image and name. Raises `CaptureError` for ops that no recording may hold.
     """
     nodes = driver.nodes(graph)
     order = {node: i for i, node in enumerate(nodes)}
-    regions = sorted(regions, key=_start)
-    ops: list[RecordedOp] = []
-    relocations: list[Relocation] = []
-    touches: dict[Touch, None] = {}
-    for i, node in enumerate(nodes):
-        op, pointers = _plain(driver, driver.node_op(node), kernel)
-        ops.append(op)
-        for pointer in pointers:
-            if pointer.lo == pointer.hi:
-                continue
-            region = _region_of(regions, pointer)
-            if region is None:
-                return Foreign(i, pointer, op.name)
-            if region.symbol == FIXED:
-                continue
-            (address,) = WORD.unpack_from(op.params, pointer.offset)
-            addend = address - region.at
-            relocations.append(Relocation(i, pointer.offset, region.symbol, addend))
-            used = pointer if pointer.exact else region
-            lo, hi = used.lo - region.at, used.hi - region.at
-            touches[Touch(region.symbol, lo, hi, pointer.writes)] = None
+    found = [_plain(driver, driver.node_op(node), kernel) for node in nodes]
     edges = tuple((order[a], order[b]) for a, b in driver.edges(graph))
-    return Recording(tuple(ops), edges, tuple(relocations), tuple(touches))
-
-
-def touched(driver: Driver, graph: GraphHandle) -> list[tuple[Addr, Addr]]:
-    """Return every interval of addresses that a captured graph uses."""
-    found: list[tuple[Addr, Addr]] = []
-    for node in driver.nodes(graph):
-        _, pointers = _plain(
-            driver, driver.node_op(node), lambda kernel: (b"", f"kernel {kernel}")
-        )
-        found += [(p.lo, p.hi) for p in pointers if p.lo < p.hi]
-    return found
+    return GraphOps(tuple(op for op, _ in found), edges, [each for _, each in found])
 
 
 _start: Final[Callable[[Region], Addr]] = attrgetter("lo")

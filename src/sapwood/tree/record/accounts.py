@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from sapwood.driver.api import GraphHandle
 from sapwood.errors import CaptureError
-from sapwood.graphs.capture import Foreign, Region, describe_foreign, read_graph
+from sapwood.graphs.capture import Foreign, GraphOps, Region, describe_foreign
 from sapwood.graphs.recording import FIXED, RANGE, Recording
 from sapwood.memory.device import Device
 from sapwood.memory.framework import Framework
@@ -44,7 +43,7 @@ def memos_of(
 
 
 def read(
-    graph: GraphHandle,
+    ops: GraphOps,
     lines: Sequence[str | None],
     places: Sequence[Place],
     stages: Mapping[int, Storage],
@@ -52,7 +51,7 @@ def read(
     device: Device,
     memos: Iterable[Storage],
 ) -> Recording:
-    """Return a captured graph, whose ops come from ``lines``, as a recording.
+    """Return what is in a captured graph, ops from ``lines``, as a recording.
 
     ``memos`` may be used besides, by a function that remembers what it gave. Raises
     `CaptureError` for an address that is neither in the range nor in a place.
@@ -65,7 +64,7 @@ def read(
         for memo in memos
         if memo not in known and memo.size and not range_.holds(memo.address)
     ]
-    found = read_graph(device.driver, graph, regions, device.name_of)
+    found = ops.recording(regions)
     if isinstance(found, Foreign):
         raise CaptureError(
             f"{describe_foreign(found)}, which is neither an argument nor reachable "

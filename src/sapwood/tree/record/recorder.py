@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Any
 
 from sapwood.errors import CaptureError, DriverError
-from sapwood.graphs.capture import touched
+from sapwood.graphs.capture import GraphOps, ops_of
 from sapwood.graphs.exec import forgotten, instantiate
 from sapwood.graphs.recording import Recording
 from sapwood.memory.range import Range
@@ -68,6 +68,7 @@ class Scene:
 
     ambient: Ambient
     read: Arrays
+    ops: GraphOps
 
     def __init__(
         self, order: RecordRequest, recordings: Recordings, range_: Range
@@ -172,15 +173,18 @@ class Scene:
 
     def spans(self, captured: Captured) -> list[tuple[Addr, Addr]] | None:
         """Return what ops use; None where that may be anything."""
-        used = touched(self.device.driver, captured.graph)
-        return [*used, *captured.session.spans]
+        device = self.device
+        self.ops = ops_of(device.driver, captured.graph, device.name_of)
+        return [*self.ops.touched(), *captured.session.spans]
 
     def describe(self, taken: Taken, outputs: Outputs) -> LinkSpec:
         """Say what is to be built. Raises `CaptureError` for a foreign address."""
         known, memos = memos_of(taken.before, self.integration, self.device.framework)
         graph, lines = taken.captured.graph, taken.captured.session.lines
         places, stages = self.places, self.stages
-        recording = read(graph, lines, places, stages, self.range, self.device, known)
+        recording = read(
+            self.ops, lines, places, stages, self.range, self.device, known
+        )
         link = partial(instantiate, self.device.driver, graph)
         return self.spec(recording, outputs, memos=memos, link=link)
 

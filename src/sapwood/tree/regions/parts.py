@@ -24,6 +24,7 @@ from sapwood.driver.api import GraphHandle
 from sapwood.driver.release import Release
 from sapwood.errors import CaptureError, DriverError
 from sapwood.graphs.adopt import Owner, adopt
+from sapwood.graphs.capture import ops_of
 from sapwood.graphs.exec import forgotten, instantiate
 from sapwood.graphs.recording import Recording
 from sapwood.memory.range import Range
@@ -601,7 +602,8 @@ class _Parts:
         frame, range_, session = self.frame, self.ranges[-1], self.session
         if self.capturer is None:
             lines = session.lines[self.first_line :]
-            return read(graph, lines, places, self.stages, range_, self.device, memos)
+            ops = ops_of(self.device.driver, graph, self.device.name_of)
+            return read(ops, lines, places, self.stages, range_, self.device, memos)
         first, crossing = self.first_op, frame.crossing
         return told_of(session, places, self.stages, range_, memos, first, crossing)
 
