@@ -83,7 +83,11 @@ def next_step(
         return Step(Action.WARM_UP)
     if specialization.is_wasteful():
         return Step(Action.PASS_THROUGH, reason=str(_WASTEFUL), skips=_WASTEFUL)
-    evict, escapes, copies = _make_room(specialization, reasons, held, crowded=crowded)
+    others = [node for node in nodes if node not in specialization.nodes]
+    usual = frozenset[int]().union(*(node.copied() for node in others))
+    evict, escapes, copies = _make_room(
+        specialization, reasons, held, usual, crowded=crowded
+    )
     full = bool(evict) or escapes
     if len(nodes) - len(evict) >= max_recordings:
         victim = least_recent(n for n in nodes if n not in evict)
@@ -102,17 +106,20 @@ def _make_room(
     specialization: Specialization,
     reasons: Mapping[Node, Why],
     held: Mapping[Node, frozenset[int]],
+    usual: frozenset[int],
     *,
     crowded: bool,
 ) -> tuple[list[Node], bool, frozenset[int]]:
     """Return the variants to evict for another one, and which outputs it copies out.
 
-    The second value says whether all are, the third which are, if not all.
+    The second value says whether all are, the third which are, if not all. ``usual``
+    are those that recordings of other specializations copy out.
     """
     evict = specialization.outdated()
     variants = [n for n in specialization.nodes if not n.escapes and n not in evict]
     copied = frozenset[int]().union(*(node.copied() for node in variants))
-    kept, full = _kept(variants, held), len(variants) >= specialization.max_variants
+    kept = _kept(variants, held, usual)
+    full = len(variants) >= specialization.max_variants
     if not (full or crowded or _are_small(kept, variants)):
         return evict, False, copied
     # A variant that was missed for an address is replaced by one that takes any.
@@ -138,12 +145,15 @@ def _are_small(kept: frozenset[int], variants: Sequence[Node]) -> bool:
 
 
 def _kept(
-    variants: Sequence[Node], held: Mapping[Node, frozenset[int]]
+    variants: Sequence[Node],
+    held: Mapping[Node, frozenset[int]],
+    usual: frozenset[int],
 ) -> frozenset[int]:
     """Return which outputs are kept.
 
     An output that is held of several recordings at once is kept by the user. Of one
-    recording alone, any output may be held until a name is bound anew.
+    recording alone, any output may be held until a name is bound anew, unless it is
+    one that calls of other kinds keep.
     """
     counts = Counter(k for node in variants for k in held.get(node, ()))
-    return frozenset(k for k, count in counts.items() if count > 1)
+    return frozenset(k for k, count in counts.items() if count > 1 or k in usual)
