@@ -185,6 +185,12 @@ def test_what_lies_elsewhere_is_told_alike(watch, x, monkeypatch):
         (lambda x: x + torch.rand(4).to("meta"), "host data"),
         (lambda x: x.copy_(torch.zeros(4).uniform_()), "host data"),
         (lambda x: x.copy_(torch.zeros(4).copy_(OUTSIDE[0])), "host data"),
+        (
+            lambda x: torch._cudnn_rnn_flatten_weight(
+                [x, x], 2, 4, 2, 4, 0, 1, False, False
+            ),
+            "flatten_parameters",
+        ),
     ],
     ids=[
         "item",
@@ -201,6 +207,7 @@ def test_what_lies_elsewhere_is_told_alike(watch, x, monkeypatch):
         "random",
         "random in place",
         "written from outside",
+        "flattened",
     ],
 )
 def test_what_no_replay_repeats_is_refused(watch, x, fn, text):

@@ -60,6 +60,10 @@ _GENERATOR: Final = (
     "it draws from a generator of its own, and replays would draw the same again",
     "Draw from torch's default generator of the device",
 )
+_FLATTENS: Final = (
+    "flatten_parameters() gives the weights other memory in each call",
+    "Call it once, outside the graphed function: the weights stay flat",
+)
 _aten: Final[Any] = torch.ops.aten
 _C: Final[Any] = torch._C
 _NOT_ITSELF: Final = torch.Tensor.__torch_dispatch__
@@ -345,6 +349,8 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
             self._refused(f"a value is needed on the host ({name})", _HOST)
         elif here and op.enters:
             self._refused("host data enters the device (torch.tensor)", _DATA)
+        elif here and op.packet is _aten._cudnn_rnn_flatten_weight:
+            self._refused(*_FLATTENS)
         elif op.copies:
             self._refuse_copy(op.packet, args, given)
         generator = given.get("generator") if given else None
