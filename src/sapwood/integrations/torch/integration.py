@@ -53,6 +53,7 @@ _tensor_like: Any = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", None
 _users_of = torch._C._storage_Use_Count
 _where: Any = torch.Tensor.data_ptr
 _wants = torch.Tensor.requires_grad.__get__
+_version: Any = torch.Tensor._version.__get__
 
 
 class TorchIntegration(Integration):
@@ -114,7 +115,8 @@ class TorchIntegration(Integration):
         Those made in inference mode have none.
         """
         try:
-            return [((_where(each), _wants(each)), each._version) for each in arrays]
+            looks = zip(map(_where, arrays), map(_wants, arrays), strict=True)
+            return [*zip(looks, map(_version, arrays), strict=True)]
         except RuntimeError:
             for array in arrays:
                 self.look(array).checked()

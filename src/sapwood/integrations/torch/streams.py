@@ -224,8 +224,7 @@ class TorchFramework(GuestFramework):
 
     def chance(self) -> Callable[[], object]:
         """Return what sets the device's default generator to where it is now."""
-        generator = generator_of(self.place)
-        return partial(generator.set_state, generator.get_state())
+        return partial(_rewind, generator_of(self.place), *self._drawn())
 
     def close(self) -> None:
         """Let go of all streams."""
@@ -380,6 +379,12 @@ class TorchFramework(GuestFramework):
         found = torch.cuda.memory_stats_as_nested_dict(self.place)
         count: int = found["allocated_bytes"]["all"]["allocated"] if found else 0
         return count
+
+
+def _rewind(generator: torch.Generator, seed: int, offset: int) -> None:
+    """Have a generator of a GPU draw on from there: no more is in its state."""
+    generator.manual_seed(seed)
+    generator.set_offset(offset)
 
 
 @contextmanager
