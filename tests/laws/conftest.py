@@ -19,6 +19,7 @@ import pytest
 import sapwood as sw
 from tests.laws.frozen import counting
 from tests.support.frameworks import (
+    CUPY_IN_C,
     MINIMAL,
     TORCH,
     TORCH_IN_C,
@@ -130,7 +131,7 @@ def _is_for_its_framework(item):
 
 def _is_cupys(item):
     spec = getattr(item, "callspec", None)
-    return spec is not None and spec.params.get("make_rig") == CUDA
+    return spec is not None and spec.params.get("make_rig") in {CUDA, CUPY_IN_C}
 
 
 @pytest.hookimpl(wrapper=True)
@@ -167,7 +168,8 @@ def pytest_generate_tests(metafunc):
             programs = "agree" in metafunc.fixturenames
             kinds.append(pytest.param(TORCH, marks=pytest.mark.gpu))
             if programs or "in C" in mark.args:
-                kinds.append(pytest.param(TORCH_IN_C, marks=pytest.mark.gpu))
+                in_c = TORCH_IN_C, CUPY_IN_C
+                kinds += [pytest.param(kind, marks=pytest.mark.gpu) for kind in in_c]
             if programs:
                 kinds.append(TORCH_ON_HOST)
         if metafunc.definition.get_closest_marker("minimal"):
@@ -181,12 +183,12 @@ def make_rig(request):
     kind, rigs = request.param, []
 
     def make(**options):
-        on_cuda = kind in {CUDA, TORCH, TORCH_IN_C}
+        on_cuda = kind in {CUDA, TORCH, TORCH_IN_C, CUPY_IN_C}
         if on_cuda and options.keys() & {"total", "page"}:
             pytest.skip("needs a device of a size of its own")
         rigs[:] = [rig for rig in rigs if not rig.finished]
         rigs.append(make_rig_of(kind, **options))
-        if kind != TORCH_IN_C:
+        if kind not in {TORCH_IN_C, CUPY_IN_C}:
             counts.drivers.append(rigs[-1].recorded.ever)
         return rigs[-1]
 

@@ -27,6 +27,7 @@ from tests.support import minimal
 from tests.support.rig import CUDA, Rig, fast_replays_at_once
 
 __all__ = [
+    "CUPY_IN_C",
     "MINIMAL",
     "TORCH",
     "TORCH_IN_C",
@@ -51,6 +52,9 @@ TORCH: Final = "torch"
 TORCH_IN_C: Final = "torch, in C"
 """Torch's tensors on CUDA, and nothing before the driver: C plays fast replays."""
 
+
+CUPY_IN_C: Final = "cupy, in C"
+"""CuPy's arrays on CUDA, likewise."""
 
 TORCH_ON_HOST: Final = "torch on the host"
 """Torch's tensors on the CPU, where every call is the plain one."""
@@ -109,11 +113,11 @@ def hit(rig: Rig, f: Any, *args: Any) -> dict[str, int]:
 
 
 class Unlayered:
-    """A runtime of torch's tensors with no layers, in which C plays fast replays."""
+    """A runtime on CUDA with no layers, in which C plays fast replays."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, arrays: str, **options: Any) -> None:
         self.finished = False
-        self.runtime = Runtime(device="cuda:0", arrays="torch", **options)
+        self.runtime = Runtime(device="cuda:0", arrays=arrays, **options)
         fast_replays_at_once(self.runtime)
 
     def finish(self) -> None:
@@ -134,7 +138,9 @@ def make_rig_of(kind: str, **options: Any) -> Rig | Unlayered:
     if kind == TORCH:
         return Rig(CUDA, arrays="torch", **options)
     if kind == TORCH_IN_C:
-        return Unlayered(**options)
+        return Unlayered("torch", **options)
+    if kind == CUPY_IN_C:
+        return Unlayered("cupy", **options)
     if kind == MINIMAL:
         with _known(minimal):
             return Rig("latest", arrays="minimal", **options)
@@ -157,7 +163,7 @@ def framework_of(kind: str) -> Framework:
         return Torch("cpu" if kind == TORCH_ON_HOST else "cuda")
     if kind == MINIMAL:
         return Minimal()
-    return CuPy() if kind == CUDA else Framework()
+    return CuPy() if kind in {CUDA, CUPY_IN_C} else Framework()
 
 
 class _Side:

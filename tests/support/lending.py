@@ -218,7 +218,7 @@ class _Looked(NumpyIntegration):
         if native is None:
             return LayoutProbe(self, arrays, lambda _: False)
         table = ctypes.addressof(self._table)
-        made: Probe = native.make_probe(table, quick, 0, (), bool, tuple(arrays))
+        made: Probe = native.make_probe(table, quick, 0, (), bool, 16, tuple(arrays))
         return made
 
     def _quick(self) -> tuple[int, ...]:

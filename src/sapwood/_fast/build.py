@@ -27,7 +27,8 @@ LIBRARIES: Final = {
     "_segments": (_HERE / "segments.c",),
     "_state": (_HERE / "state.c",),
     "_native": tuple(
-        _HERE / f"{name}.c" for name in ("native", "guards", "probe", "replay")
+        _HERE / f"{name}.c"
+        for name in ("native", "guards", "probe", "replay", "strided")
     ),
 }
 """The C files of each library; all but the first are modules of Python."""

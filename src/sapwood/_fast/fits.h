@@ -46,6 +46,9 @@ static int fits(struct replay *r, Py_ssize_t k, PyObject *array, int *same) {
     return is_wanted(p, array, known);
   if (r->lows[k] != known->address && r->arguments[k].fixed)
     return 0;
+  if (!is_it && p->exchange == &strided &&
+      !is_settled(array, borrowed(at(r, STREAM))))
+    return 0;
   return flags_of(p, array) == known->flags;
 }
 

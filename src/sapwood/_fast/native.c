@@ -7,6 +7,7 @@ PyTypeObject *replay_state_type, *replays_type, *skips_type, *call_type;
 static PyMethodDef functions[] = {
     {"compile_guards", compile_guards, METH_VARARGS, NULL},
     {"compile_replay", compile_replay, METH_VARARGS, NULL},
+    {"look_by_attributes", look_by_attributes, METH_VARARGS, NULL},
     {"make_probe", make_probe, METH_VARARGS, NULL},
     {"take_calls", take_calls, METH_VARARGS, NULL},
     {"watch_nothing", watch_nothing, METH_NOARGS, NULL},

@@ -48,6 +48,7 @@ int guards_asked(PyObject *guards, Py_ssize_t used,
 
 PyObject *compile_guards(PyObject *module, PyObject *args);
 PyObject *compile_replay(PyObject *module, PyObject *args);
+PyObject *look_by_attributes(PyObject *module, PyObject *args);
 PyObject *make_probe(PyObject *module, PyObject *args);
 PyObject *take_calls(PyObject *module, PyObject *args);
 PyObject *watch_nothing(PyObject *module, PyObject *unused);

@@ -133,21 +133,23 @@ static void read_quick(struct quick *q, PyObject *from) {
   q->dtype = (int (*)(const void *, int32_t *))at[4];
 }
 
-/* make_probe(table, quick, inside, flags, mode, arrays): what is called with arrays,
- * and gives where they are, or None where one of them looks otherwise than the one in
- * its place. It is true of the mode that `mode` gives. None where arrays cannot be
- * looked at. */
+/* make_probe(table, quick, inside, flags, mode, vector, arrays): what is called with
+ * arrays, and gives where they are, or None where one of them looks otherwise than the
+ * one in its place, or is otherwise aligned, up to `vector`. It is true of the mode that
+ * `mode` gives. None where arrays cannot be looked at. */
 PyObject *make_probe(PyObject *module, PyObject *args) {
   PyObject *quick, *flags, *mode, *arrays;
-  unsigned long long table;
+  unsigned long long table, vector;
   Py_ssize_t inside;
   struct probe *p;
   (void)module;
-  if (!PyArg_ParseTuple(args, "KO!nO!OO!", &table, &PyTuple_Type, &quick, &inside,
-                        &PyTuple_Type, &flags, &mode, &PyTuple_Type, &arrays) ||
+  if (!PyArg_ParseTuple(args, "KO!nO!OKO!", &table, &PyTuple_Type, &quick, &inside,
+                        &PyTuple_Type, &flags, &mode, &vector, &PyTuple_Type,
+                        &arrays) ||
       !(p = (struct probe *)PyType_GenericAlloc(&probe_type, 0)))
     return NULL;
   p->exchange = (const struct exchange *)table, p->inside = inside;
+  p->vector = vector;
   p->flags = Py_NewRef(flags), p->mode = Py_NewRef(mode);
   p->count = PyTuple_GET_SIZE(arrays), p->lows = PyTuple_New(p->count);
   read_quick(&p->quick, quick);

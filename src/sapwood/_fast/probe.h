@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { CUDA = 2, COMPLEX = 5, VECTOR = 16 };
+enum { CUDA = 2, COMPLEX = 5 };
 
 typedef struct {
   void *data;
@@ -46,6 +46,7 @@ struct probe {
   PyObject_HEAD const struct exchange *exchange;
   struct quick quick;
   Py_ssize_t inside, count;
+  uint64_t vector; /* as far as an address is aligned, kernels are chosen by that */
   PyObject *flags, *mode, *lows; /* owned */
   int grad;                      /* whether it matters that arrays require grad */
   struct known *known;
@@ -60,8 +61,8 @@ static inline int is_like(const Tensor *found, const Tensor *seen) {
          !memcmp(found->strides, seen->strides, size);
 }
 
-static inline uint64_t aligned(uint64_t address) {
-  return address & (VECTOR - 1) ? address & -address : VECTOR;
+static inline uint64_t aligned(const struct probe *p, uint64_t address) {
+  return address & (p->vector - 1) ? address & -address : p->vector;
 }
 
 /* What a look does not say, a bit each: whether an array requires grad, is a leaf, and
@@ -106,7 +107,7 @@ static inline int is_alike(const struct probe *p, Py_ssize_t k, PyObject *array,
   *address = (uint64_t)found.data + found.offset;
   *same = *address == known->address && refers_to(known->reference, array);
   return is_like(&found, &known->seen) &&
-         aligned(*address) == aligned(known->address);
+         aligned(p, *address) == aligned(p, known->address);
 }
 
 static inline int is_seen_quickly(const struct probe *p, const struct known *known,
@@ -136,5 +137,12 @@ static inline int is_there(const struct probe *p, Py_ssize_t k, PyObject *array)
   return known->lazy ? flags_of(p, array) == known->flags
                      : is_wanted(p, array, known);
 }
+
+/* Looks at arrays by their attributes. */
+extern const struct exchange strided;
+
+/* Whether the bytes of such an array had no other user than a stream, as far as that is
+ * known: of memory that is not this library's, its owner sees to the order. */
+int is_settled(PyObject *array, PyObject *stream);
 
 #endif

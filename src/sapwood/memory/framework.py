@@ -6,6 +6,7 @@ and its own allocator. `Framework` itself is for arrays that ask the device for 
 
 from __future__ import annotations
 
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -44,10 +45,12 @@ class Framework:
 
     This one is that of arrays that ask their device for streams and memory, and trap
     every use. ``traps``: whether every use of an array can be refused, once its output
-    has ended.
+    has ended. Of more outputs than ``most_copies``, one copy of all of them costs less
+    than one of each by the framework.
     """
 
     traps = True
+    most_copies = sys.maxsize
 
     def default(self, driver: Driver, dropped: Queue) -> Stream:
         """Return the stream that work is given to where none is current."""

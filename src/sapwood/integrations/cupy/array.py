@@ -138,6 +138,10 @@ for _name in _METHODS:
         setattr(Array, _name, _wrapped(_name))
 
 
+KINDS: tuple[type, ...] = (Array, cupy.ndarray)
+"""The kinds of arrays; a layout names one by its place here."""
+
+
 def from_host(device: Device, place: Place, host: Any) -> Array:
     """Return a device array with the values, dtype and memory order of ``host``.
 

@@ -18,10 +18,12 @@ import numpy as np
 from cupy import _core
 from cupy._core import _routines_linalg
 
+from sapwood import _fast
 from sapwood.errors import MisuseError
-from sapwood.integrations.cupy.array import Array
+from sapwood.integrations.cupy.array import KINDS, Array
 from sapwood.integrations.cupy.memory import Foreign, Memory, Place, pointer
 from sapwood.integrations.cupy.random import Generator
+from sapwood.integrations.cupy.streams import current
 from sapwood.integrations.strided import Layout
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
@@ -85,10 +87,8 @@ register_container(
     lambda _, children: Generator(*children),
 )
 
-_ALIGNED = 512 - 1
+_ALIGNED = 512
 _shape = attrgetter("shape", "strides")
-_KINDS: tuple[type, ...] = (Array, cupy.ndarray)
-"""The kinds of arrays; a layout names one by its place here."""
 
 
 class CupyIntegration(Integration):
@@ -102,7 +102,7 @@ class CupyIntegration(Integration):
 
     def is_array(self, value: object) -> bool:
         """Return whether ``value`` is an array of CuPy's."""
-        return type(value) in _KINDS
+        return type(value) in KINDS
 
     def surroundings(self) -> tuple[tuple[str, object], ...]:
         """Return what every function reads, by its path."""
@@ -110,7 +110,7 @@ class CupyIntegration(Integration):
 
     def refuse(self, value: object) -> None:
         """Refuse host arrays, and subclasses that nobody knows how to make."""
-        if type(value) in _KINDS:
+        if type(value) in KINDS:
             return
         if isinstance(value, np.ndarray):
             raise TypeError(host_array(value))
@@ -126,7 +126,7 @@ class CupyIntegration(Integration):
     def look(self, array: Any) -> Look:
         """Return layout, storage and address."""
         at = array.data.ptr
-        aligned = at & -at if at & _ALIGNED else _ALIGNED + 1
+        aligned = at & -at if at & (_ALIGNED - 1) else _ALIGNED
         kind = 0 if type(array) is Array else 1
         dtype = array.dtype.str
         layout = Layout(array.shape, array.strides, dtype, aligned, kind)
@@ -135,6 +135,14 @@ class CupyIntegration(Integration):
 
     def probe(self, arrays: Sequence[Any]) -> Probe:
         """Return what compares layouts: of the same arrays, shapes may be assigned."""
+        native, made = _fast.native(), None
+        if native is not None:
+            table = native.look_by_attributes(current, Memory)
+            made = native.make_probe(table, (), 0, (), bool, _ALIGNED, (*arrays,))
+        return made or self._compared(arrays)
+
+    def _compared(self, arrays: Sequence[Any]) -> Probe:
+        """Return what compares layouts in Python."""
         known = [*map(_shape, arrays)]
         return LayoutProbe(self, arrays, lambda same: [*map(_shape, same)] == known)
 
@@ -159,4 +167,4 @@ class CupyIntegration(Integration):
     def make(self, layout: Layout, storage: Storage, address: Addr) -> Any:
         """Return an array of that layout."""
         at = pointer(storage, address, self.place)
-        return _KINDS[layout.kind](layout.shape, layout.dtype, at, layout.strides)
+        return KINDS[layout.kind](layout.shape, layout.dtype, at, layout.strides)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import wraps
+from functools import partial, wraps
+from itertools import accumulate
+from operator import mul
 from typing import Any, Final
 
 import cupy
@@ -14,16 +16,18 @@ from cupy.cuda.stream import _BaseStream
 
 from sapwood.driver.api import Driver
 from sapwood.driver.streams import Queue, Stream
+from sapwood.integrations.cupy.array import KINDS
 from sapwood.integrations.cupy.capturing import replaced
 from sapwood.integrations.cupy.constants import load_kernels
 from sapwood.integrations.cupy.memory import allocator
 from sapwood.integrations.cupy.plans import plans
 from sapwood.integrations.cupy.products import load_blas
+from sapwood.integrations.strided import Layout
 from sapwood.memory.framework import Allocate, GuestFramework, GuestStream
 from sapwood.tree.record.host_data import MAKE_OUTSIDE, READ_OUTSIDE
 from sapwood.tree.watch import session
 from sapwood.tree.watch.session import Session, raising_line
-from sapwood.units import Size
+from sapwood.units import Addr, Size
 
 _REMEDIES = {
     "H2D": MAKE_OUTSIDE,
@@ -61,6 +65,12 @@ def notice_askers() -> None:
     _BaseStream.launch_host_func = launch_host_func
 
 
+def current() -> int:
+    """Return the number of CuPy's current stream."""
+    ptr: int = cupy.cuda.get_current_stream().ptr
+    return ptr
+
+
 class _Raw:
     """A stream as other libraries take it."""
 
@@ -74,6 +84,9 @@ class _Raw:
 class CupyFramework(GuestFramework):
     """CuPy's arrays on one GPU."""
 
+    # Each takes some 20 us of the host, where all at once take 120 (an H100's).
+    most_copies = 4
+
     def __init__(self, ordinal: int) -> None:
         super().__init__()
         self.ordinal = ordinal
@@ -86,14 +99,31 @@ class CupyFramework(GuestFramework):
         """Return the plans of cuFFT that there are, and arrays of their memory."""
         return plans()
 
+    def copier(
+        self, layout: Layout, address: Addr, size: Size, room: Callable[[], bool]
+    ) -> Callable[[], Any] | None:
+        """Return what makes copies of a packed array that is all of its bytes.
+
+        They are CuPy's own, in memory of its allocator.
+        """
+        shape, strides = layout.shape, layout.strides
+        memory = cupy.cuda.UnownedMemory(address, size, None, self.ordinal)
+        at = cupy.cuda.MemoryPointer(memory, 0)
+        array = KINDS[layout.kind](shape, layout.dtype, at, strides)
+        rows, columns = (
+            _packed(shape, array.itemsize),
+            _packed(shape[::-1], array.itemsize),
+        )
+        whole = size == array.nbytes and strides in (rows, columns[::-1])
+        return partial(_copied, array, room) if whole else None
+
     def default(self, driver: Driver, dropped: Queue) -> Stream:
         """Return CuPy's default stream."""
         return self.adopt(self._null, "default", driver, dropped)
 
     def raw(self) -> int:
         """Return the number of CuPy's current stream."""
-        ptr: int = cupy.cuda.get_current_stream().ptr
-        return ptr
+        return current()
 
     def inside(self, stream: GuestStream) -> tuple[int, AbstractContextManager[Any]]:
         """Return a stream's number, and CuPy's stream over it."""
@@ -165,6 +195,22 @@ class CupyFramework(GuestFramework):
             yield
         finally:
             _let_wait(before)
+
+
+def _packed(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Return the strides of a packed array, its last dimension innermost."""
+    inner = (max(n, 1) for n in shape[:0:-1])
+    return tuple(accumulate(inner, mul, initial=itemsize))[::-1][: len(shape)]
+
+
+def _copied(array: Any, room: Callable[[], bool]) -> Any:
+    """Return a copy; where there is no memory, some is made."""
+    while True:
+        try:
+            return array.copy(order="K")
+        except cupy.cuda.memory.OutOfMemoryError:
+            if not room():
+                raise
 
 
 def _may_wait() -> bool:

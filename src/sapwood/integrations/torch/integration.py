@@ -16,6 +16,7 @@ import torch
 from sapwood import _fast
 from sapwood.integrations.torch.exchange import exchange_table, looks_of_tensors
 from sapwood.integrations.torch.layout import (
+    ALIGNED,
     CONJUGATE,
     KINDS,
     NEGATIVE,
@@ -106,7 +107,7 @@ class TorchIntegration(Integration):
         native, table, made = _fast.native(), exchange_table(), None
         if native is not None and table is not None:
             quick, flags = looks_of_tensors() or ((), 0), (_FLAGS, _grad_enabled)
-            made = native.make_probe(table, *quick, *flags, (*arrays,))
+            made = native.make_probe(table, *quick, *flags, ALIGNED, (*arrays,))
         return made or LayoutProbe(self, arrays, lambda _: False, _grad_enabled)
 
     def versions(self, arrays: Sequence[Any]) -> list[tuple[Any, int]] | None:

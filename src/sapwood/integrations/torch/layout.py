@@ -17,7 +17,7 @@ A layout names one by its place here.
 """
 
 _REQUIRES_GRAD, _LEAF, CONJUGATE, NEGATIVE, _INFERENCE = 1, 2, 4, 8, 16
-_ALIGNED = 16
+ALIGNED = 16
 
 
 class Layout(NamedTuple):
@@ -83,7 +83,7 @@ def is_lazy(tensor: Any) -> bool:
 
 def alignment(address: int) -> int:
     """Return what an address is a multiple of, as far as that matters."""
-    return address & -address if address & (_ALIGNED - 1) else _ALIGNED
+    return address & -address if address & (ALIGNED - 1) else ALIGNED
 
 
 def layout_of(tensor: Any, address: int) -> Layout:

@@ -56,16 +56,18 @@ class Program(NamedTuple):
         self, node: Node, recordings: Recordings
     ) -> Sequence[Callable[[], Any]]:
         """Return what copies each output out by the framework; empty: one cannot be."""
-        copier_of = recordings.device.framework.copier
+        framework = recordings.device.framework
         room = partial(_room_beside, node, recordings)
         numbers = [k for k, *_ in self.flown]
         if len({*numbers}) < len(numbers):
             return ()  # arrays that share their bytes do so in copies, too
+        if len(numbers) > framework.most_copies:
+            return ()  # one copy of all of them costs less
         storages, found = node.outputs.storages, []
         for k, layout, address in self.flown:
             if address != storages[k].address:
                 return ()
-            copier = copier_of(layout, address, storages[k].size, room)
+            copier = framework.copier(layout, address, storages[k].size, room)
             if copier is None:
                 return ()
             found.append(copier)

@@ -1,0 +1,112 @@
+/* Arrays that say by attributes where they lie, and how: CuPy's do. */
+#include "probe.h"
+
+enum { MOST_DIMS = 64 };
+
+/* Owned for good: names, what gives the current stream, and the class of memory whose
+ * users are known. */
+static struct {
+  PyObject *data, *pointer, *ordinal, *memory, *shape, *strides, *dtype, *num, *size;
+  PyObject *storage, *writer, *readers, *uses;
+  PyObject *current;
+  PyTypeObject *known;
+} of;
+
+/* What was looked at last; good until the next look, under the interpreter's lock. */
+static int64_t seen[2][MOST_DIMS];
+
+static long long number_of(PyObject *from, PyObject *name) {
+  PyObject *value = from ? PyObject_GetAttr(from, name) : NULL;
+  long long found = value ? PyLong_AsLongLong(value) : -1;
+  Py_XDECREF(value);
+  return found;
+}
+
+/* How many numbers there are in a tuple; -1 where these are too many, or no numbers. */
+static int32_t numbers_of(PyObject *from, PyObject *name, int64_t *to) {
+  PyObject *tuple = PyObject_GetAttr(from, name);
+  Py_ssize_t count = tuple && PyTuple_Check(tuple) ? PyTuple_GET_SIZE(tuple) : -1;
+  if (count > MOST_DIMS)
+    count = -1;
+  for (Py_ssize_t k = 0; k < count; k++)
+    to[k] = PyLong_AsLongLong(item(tuple, k));
+  Py_XDECREF(tuple);
+  return (int32_t)count;
+}
+
+static int look(PyObject *array, Tensor *found) {
+  PyObject *data = PyObject_GetAttr(array, of.data);
+  PyObject *dtype = PyObject_GetAttr(array, of.dtype);
+  int32_t strides = numbers_of(array, of.strides, seen[1]);
+  found->data = (void *)(intptr_t)number_of(data, of.pointer), found->offset = 0;
+  found->device = CUDA, found->ordinal = (int32_t)number_of(data, of.ordinal);
+  found->dims = numbers_of(array, of.shape, seen[0]);
+  found->shape = seen[0], found->strides = seen[1];
+  found->code = (uint8_t)number_of(dtype, of.num);
+  found->bits = 0, found->lanes = (uint16_t)number_of(dtype, of.size);
+  Py_XDECREF(data);
+  Py_XDECREF(dtype);
+  return PyErr_Occurred() || found->dims < 0 || found->dims != strides;
+}
+
+static int current(int32_t device, int32_t ordinal, void **stream) {
+  PyObject *raw = PyObject_CallNoArgs(of.current);
+  (void)device, (void)ordinal;
+  *stream = raw ? PyLong_AsVoidPtr(raw) : NULL;
+  Py_XDECREF(raw);
+  return PyErr_Occurred() != NULL;
+}
+
+const struct exchange strided = {.look = look, .current = current};
+
+int is_settled(PyObject *array, PyObject *stream) {
+  PyObject *data = PyObject_GetAttr(array, of.data), *storage = NULL;
+  PyObject *memory = data ? PyObject_GetAttr(data, of.memory) : NULL;
+  int settled = memory && !Py_IS_TYPE(memory, of.known);
+  if (memory && !settled && (storage = PyObject_GetAttr(memory, of.storage))) {
+    PyObject *writer = PyObject_GetAttr(storage, of.writer);
+    PyObject *readers = PyObject_GetAttr(storage, of.readers);
+    PyObject *uses = PyObject_GetAttr(storage, of.uses);
+    settled = stream && writer == stream && readers && PyObject_Not(readers) == 1 &&
+              uses && PyObject_Not(uses) == 1;
+    Py_XDECREF(writer);
+    Py_XDECREF(readers);
+    Py_XDECREF(uses);
+  }
+  Py_XDECREF(storage);
+  Py_XDECREF(memory);
+  Py_XDECREF(data);
+  return settled;
+}
+
+static int name_all(void) {
+  const struct {
+    const char *name;
+    PyObject **to;
+  } wanted[] = {{"data", &of.data},       {"ptr", &of.pointer},
+                {"device_id", &of.ordinal}, {"mem", &of.memory},
+                {"shape", &of.shape},     {"strides", &of.strides},
+                {"dtype", &of.dtype},     {"num", &of.num},
+                {"itemsize", &of.size},   {"storage", &of.storage},
+                {"writer", &of.writer},   {"readers", &of.readers},
+                {"stream_uses", &of.uses}};
+  for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++)
+    if (!*wanted[k].to &&
+        !(*wanted[k].to = PyUnicode_InternFromString(wanted[k].name)))
+      return 0;
+  return 1;
+}
+
+/* look_by_attributes(current, known): the table for `make_probe` of arrays that have a
+ * `data` with `ptr`, `device_id` and `mem`, and `shape`, `strides` and `dtype`. The
+ * function `current` gives the number of the current stream; where `mem` is of the class
+ * `known`, it has a storage. */
+PyObject *look_by_attributes(PyObject *module, PyObject *args) {
+  PyObject *current_of, *known;
+  (void)module;
+  if (!PyArg_ParseTuple(args, "OO!", &current_of, &PyType_Type, &known) || !name_all())
+    return NULL;
+  Py_XSETREF(of.current, Py_NewRef(current_of));
+  Py_XSETREF(of.known, (PyTypeObject *)Py_NewRef(known));
+  return PyLong_FromVoidPtr((void *)(uintptr_t)&strided);
+}
