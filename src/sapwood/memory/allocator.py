@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from sapwood.driver.api import Driver, Source, StreamHandle
+from sapwood.driver.api import Driver, StreamHandle
 from sapwood.units import Addr, Size
 
 
@@ -28,5 +28,5 @@ class HeapAllocator(Protocol):
     def close(self) -> None: ...
 
 
-Opener = Callable[[Driver, Source], HeapAllocator]
-"""Opens an allocator on a driver, with physical memory from a source."""
+Opener = Callable[[Driver], HeapAllocator]
+"""Opens an allocator on a driver."""

@@ -87,11 +87,34 @@ class _Block:
 
 
 class Everybody(Layer):
-    """A driver to which the work of all streams on free bytes is that of one stream."""
+    """The heap's driver: all streams are one, and memory is part of the device's pages.
 
-    def __init__(self, driver: Driver, uses: Uses) -> None:
+    So the work of all streams on free bytes is that of one stream, and what is created
+    counts towards the pages' limit. ``growing`` says that this is happening now.
+    """
+
+    def __init__(self, driver: Driver, pages: Pages, uses: Uses) -> None:
         super().__init__(driver)
-        self.uses = uses
+        self.pages, self.uses = pages, uses
+        self.growing = False
+        self._counts: dict[ExtentHandle, int] = {}
+
+    def create(self, size: Size) -> ExtentHandle:
+        """Return new physical memory out of the device's pages, within its limit."""
+        count = size // self.pages.page
+        self.growing = True
+        try:
+            extent = self.pages.create_raw(count)
+        finally:
+            self.growing = False
+        self.pages.heap += count
+        self._counts[extent] = count
+        return extent
+
+    def release(self, extent: ExtentHandle) -> None:
+        """Take physical memory back."""
+        self.pages.heap -= self._counts.pop(extent)
+        self.driver.release(extent)
 
     def query_stream(self, stream: StreamHandle) -> bool:
         """Return whether nobody works on free bytes."""
@@ -122,15 +145,14 @@ class Heap:
     ) -> None:
         self.pages, self.returns = pages, returns
         self.uses = Uses()
-        self._growing = False
-        self.allocator = opener(Everybody(driver, self.uses), self)
-        self._grain = self.allocator.grain
+        self._driver = Everybody(driver, pages, self.uses)
+        self.allocator = opener(self._driver)
 
     def allocate(self, size: Size, stream: Stream) -> Storage:
         """Return fresh bytes for use on ``stream``; raises `OutOfMemory`."""
         asked = max(size, 1)
         address = self._taken(asked)
-        end = align_up(address + asked, self._grain)
+        end = align_up(address + asked, self.allocator.grain)
         users = self.uses.take(address, end)
         try:
             for other in users:
@@ -157,22 +179,6 @@ class Heap:
                     free = self.pages.free()
                     raise self.pages.shortage(error.call, size, free) from None
 
-    def create(self, size: Size) -> ExtentHandle:
-        """Return new physical memory out of the device's pages, within its limit."""
-        count = size // self.pages.page
-        self._growing = True
-        try:
-            extent = self.pages.create_raw(count)
-        finally:
-            self._growing = False
-        self.pages.heap += count
-        return extent
-
-    def release(self, extent: ExtentHandle, size: Size) -> None:
-        """Take physical memory back."""
-        self.pages.heap -= size // self.pages.page
-        self.pages.driver.release(extent)
-
     def give(self, address: Addr, end: int, streams: tuple[Stream, ...]) -> None:
         """Take a block back that ``streams`` may still be using."""
         self.uses.add(address, end, frozenset(streams))
@@ -193,7 +199,7 @@ class Heap:
 
         None while the heap grows, as what is free there is a part of what is wanted.
         """
-        if self._growing:
+        if self._driver.growing:
             return Size(0)
         return _twice(self.allocator.trim)
 

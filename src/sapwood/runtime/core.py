@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from sapwood import knobs
-from sapwood.allocator.caching.eager import opener
+from sapwood.allocator.caching.allocator import Allocator
 from sapwood.allocator.caching.settings import Settings
 from sapwood.driver.api import Abilities, Driver
 from sapwood.driver.emulated import Emulated
@@ -161,7 +161,7 @@ class Runtime:
             raise
         self._device = Device(
             self._driver,
-            opener(heap),
+            partial(Allocator, settings=heap),
             limit,
             framework=self._integration.framework(self._driver),
             owns_driver=owned,
