@@ -8,9 +8,8 @@ the allocator all of them are one stream.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable
 from operator import itemgetter
-from typing import Final, TypeVar
+from typing import Final
 
 from sapwood.driver.api import Driver, EventHandle, ExtentHandle, StreamHandle
 from sapwood.driver.facade import Layer
@@ -19,7 +18,7 @@ from sapwood.driver.results import Result
 from sapwood.driver.streams import Stream
 from sapwood.errors import DriverError, OutOfMemory
 from sapwood.memory.allocator import Opener
-from sapwood.memory.pages import Pages, finish
+from sapwood.memory.pages import Pages, finish, twice
 from sapwood.memory.returns import Returns
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr, Size, align_up
@@ -67,8 +66,6 @@ class Uses:
         """Forget everything: all of it is over."""
         self._spans.clear()
 
-
-T = TypeVar("T")
 
 _EVERYBODY: Final = StreamHandle(0)
 """The one stream that the allocator sees."""
@@ -201,17 +198,8 @@ class Heap:
         """
         if self._driver.growing:
             return Size(0)
-        return _twice(self.allocator.trim)
+        return twice(self.allocator.trim)
 
     def close(self) -> None:
         """Unmap what is free now, and the rest as soon as nobody holds it."""
-        _twice(self.allocator.close)
-
-
-def _twice(give_back: Callable[[], T]) -> T:
-    """Give back; where waiting has reported an error, it is over: then go on."""
-    try:
-        return give_back()
-    except DriverError:
-        give_back()
-        raise
+        twice(self.allocator.close)
