@@ -11,9 +11,8 @@ import pytest
 
 from sapwood.driver.api import Abilities, CaptureStatus
 from sapwood.driver.emulated import Emulated
-from sapwood.driver.foreign import raw_of
 from sapwood.driver.layers import Checked, Faulty, Layer
-from sapwood.driver.streams import Stream
+from sapwood.driver.streams import Stream, raw_of
 from sapwood.errors import DriverError, MisuseError
 
 DEFAULT, LEGACY, PER_THREAD = 0, 1, 2

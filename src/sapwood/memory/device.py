@@ -15,9 +15,8 @@ from sapwood.driver.api import Driver, FunctionHandle, ModuleHandle
 from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream
 from sapwood.errors import MisuseError
-from sapwood.memory.allocator import Opener
 from sapwood.memory.framework import Framework
-from sapwood.memory.heap import Heap
+from sapwood.memory.heap import Heap, Opener
 from sapwood.memory.pages import Pages
 from sapwood.memory.returns import Returns
 from sapwood.memory.storage import Storage

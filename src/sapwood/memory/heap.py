@@ -8,8 +8,9 @@ the allocator all of them are one stream.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable
 from operator import itemgetter
-from typing import Final
+from typing import Final, Protocol
 
 from sapwood.driver.api import Driver, EventHandle, ExtentHandle, StreamHandle
 from sapwood.driver.facade import Layer
@@ -17,7 +18,6 @@ from sapwood.driver.release import Release
 from sapwood.driver.results import Result
 from sapwood.driver.streams import Stream
 from sapwood.errors import DriverError, OutOfMemory
-from sapwood.memory.allocator import Opener
 from sapwood.memory.pages import Pages, finish, twice
 from sapwood.memory.returns import Returns
 from sapwood.memory.storage import Storage
@@ -69,6 +69,29 @@ class Uses:
 
 _EVERYBODY: Final = StreamHandle(0)
 """The one stream that the allocator sees."""
+
+
+class HeapAllocator(Protocol):
+    """An allocator of blocks whose sizes are rounded up to a multiple of ``grain``.
+
+    ``base`` is the lowest address reserved for it, None where nothing is; `blocks` are
+    each one's address, size and state.
+    """
+
+    @property
+    def grain(self) -> Size: ...
+    @property
+    def base(self) -> Addr | None: ...
+    def malloc(self, size: int, stream: StreamHandle) -> Addr: ...
+    def free(self, address: Addr) -> None: ...
+    def allocated_bytes(self) -> Size: ...
+    def blocks(self) -> Iterable[tuple[Addr, Size, str]]: ...
+    def trim(self) -> Size: ...
+    def close(self) -> None: ...
+
+
+Opener = Callable[[Driver], HeapAllocator]
+"""Opens an allocator on a driver."""
 
 
 class _Block:
