@@ -63,20 +63,6 @@ class Allocator:
 
     grain: Final = Size(GRAIN)
 
-    __slots__ = (
-        "_acquire",
-        "_blocks",
-        "_gate",
-        "_large",
-        "_observers",
-        "_reclaimers",
-        "_release",
-        "_small",
-        "_spare",
-        "_uses",
-        "index",
-    )
-
     def __init__(
         self,
         driver: Driver,
