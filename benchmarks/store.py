@@ -12,8 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from sapwood.persist import DiskStore, Entries, Key
-from sapwood.persist.key import nearest
+from sapwood.persist.disk import DiskStore
+from sapwood.persist.entries import Entries
+from sapwood.persist.key import Key, nearest
 
 GOALS = {
     "a get of a 1 MiB entry, ms": 2.0,

@@ -27,20 +27,6 @@ from typing import Any, Self
 
 from sapwood.units import size_text
 
-__all__ = [
-    "CaptureError",
-    "DriverError",
-    "GraphSkipWarning",
-    "InternalError",
-    "MisuseError",
-    "NoDevice",
-    "OutOfMemory",
-    "SapwoodError",
-    "StaleOutput",
-    "StoreError",
-    "StoreWarning",
-]
-
 
 class SapwoodError(Exception):
     """The root of all errors that are this library's own.

@@ -9,25 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 from sapwood.units import Size
-
-__all__ = [
-    "Closed",
-    "Escaped",
-    "Event",
-    "Evicted",
-    "Fallback",
-    "Log",
-    "Missed",
-    "PassedThrough",
-    "Recorded",
-    "Restored",
-    "Sink",
-    "StoreTrouble",
-    "WarmedUp",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +109,8 @@ Event = (
 )
 
 
-class Sink(Protocol):
-    """Whatever wants to hear of events; it must neither block nor raise."""
-
-    def __call__(self, event: Event) -> None: ...
-
-
 class Log:
-    """A sink that remembers the last ``size`` events.
+    """Called with each event, it remembers the last ``size`` of them.
 
     Appending is atomic: threads may share one log.
     """

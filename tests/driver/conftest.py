@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sapwood.driver import Access, KernelOp, Pointer
+from sapwood.driver.api import Access, KernelOp, Pointer
 from sapwood.driver.cuda import Cuda, declare_pointers
 from sapwood.driver.emulated import Emulated, Kernel, register_module
 from sapwood.errors import DriverError

@@ -7,7 +7,7 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sapwood.driver import CopyOp, EmptyOp, HostOp, SetOp
+from sapwood.driver.api import CopyOp, EmptyOp, HostOp, SetOp
 
 
 @given(

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from sapwood.driver import Access, CaptureStatus, CopyOp, HostOp, KernelOp, SetOp
+from sapwood.driver.api import Access, CaptureStatus, CopyOp, HostOp, KernelOp, SetOp
 
 
 def test_captured_work_runs_when_its_graph_is_launched(lab):

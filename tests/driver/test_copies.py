@@ -6,14 +6,7 @@ import random
 
 import pytest
 
-from sapwood.driver import (
-    MOST_COPIES,
-    Access,
-    CopiesOp,
-    CopyOp,
-    EmptyOp,
-    SetOp,
-)
+from sapwood.driver.api import MOST_COPIES, Access, CopiesOp, CopyOp, EmptyOp, SetOp
 from sapwood.units import Size
 
 ROOM = 5 << 18

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sapwood.driver import MOST_COPIES, CopiesOp, CopyOp
+from sapwood.driver.api import MOST_COPIES, CopiesOp, CopyOp
 from sapwood.driver.cuda.bindings import Library, address_of
 from sapwood.driver.cuda.copies import ROOMS, Copies, copies_of, room_for
 from sapwood.driver.cuda.graphs import Graphs

@@ -12,11 +12,7 @@ import warnings
 import numpy as np
 import pytest
 
-from sapwood.driver import (
-    Access,
-    KernelOp,
-    SetOp,
-)
+from sapwood.driver.api import Access, KernelOp, SetOp
 from sapwood.driver.cuda import Cuda
 from sapwood.errors import DriverError, NoDevice, OutOfMemory
 
@@ -266,7 +262,7 @@ def test_a_forked_child_may_not_use_the_device(cuda):
 BROKEN = """
 import struct, sys
 from pathlib import Path
-from sapwood.driver import KernelOp
+from sapwood.driver.api import KernelOp
 from sapwood.driver.cuda import Cuda
 from sapwood.errors import DriverError
 

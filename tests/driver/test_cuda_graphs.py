@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sapwood.driver import (
+from sapwood.driver.api import (
     Access,
     CaptureStatus,
     CopyOp,

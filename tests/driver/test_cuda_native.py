@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from sapwood.driver import MOST_COPIES, CopiesOp, CopyOp
+from sapwood.driver.api import MOST_COPIES, CopiesOp, CopyOp
 from sapwood.units import Size
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("cuda_image")]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sapwood.driver import Access, CopyOp, EmptyOp, HostOp, SetOp
+from sapwood.driver.api import Access, CopyOp, EmptyOp, HostOp, SetOp
 
 
 def test_nodes_run_after_what_they_depend_on(lab):

@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from sapwood.driver import Access, CaptureStatus, Driver
+from sapwood.driver.api import Access, CaptureStatus, Driver
 from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Checked, Faulty, Layer, Recorded
 from sapwood.errors import DriverError, MisuseError, OutOfMemory

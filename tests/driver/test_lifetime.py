@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sapwood.driver import Access
+from sapwood.driver.api import Access
 from sapwood.driver.emulated import Emulated
 from sapwood.errors import DriverError, OutOfMemory
 

@@ -13,7 +13,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from sapwood.driver import Access
+from sapwood.driver.api import Access
 from sapwood.driver.emulated import POISON, Emulated
 from sapwood.driver.layers import Checked
 from sapwood.errors import DriverError, OutOfMemory

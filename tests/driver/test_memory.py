@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sapwood.driver import Access
+from sapwood.driver.api import Access
 from sapwood.driver.emulated import POISON, Emulated
 from sapwood.errors import DriverError, MisuseError, OutOfMemory
 

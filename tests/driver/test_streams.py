@@ -9,9 +9,9 @@ from collections import deque
 
 import pytest
 
-from sapwood.driver import CaptureStatus, Event, Stream
+from sapwood.driver.api import CaptureStatus
 from sapwood.driver.layers import Faulty
-from sapwood.driver.streams import Fork, current_stream
+from sapwood.driver.streams import Event, Fork, Stream, current_stream
 from sapwood.errors import DriverError, MisuseError
 
 

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from sapwood.driver import Abilities, CaptureStatus, Stream
+from sapwood.driver.api import Abilities, CaptureStatus
 from sapwood.driver.emulated import Emulated
-from sapwood.driver.foreign import raw_of
 from sapwood.driver.layers import Checked, Faulty, Layer
+from sapwood.driver.streams import Stream, raw_of
 from sapwood.errors import DriverError, MisuseError
 
 DEFAULT, LEGACY, PER_THREAD = 0, 1, 2

@@ -8,9 +8,8 @@ from collections import deque
 
 import pytest
 
-from sapwood.driver import Event, Stream
 from sapwood.driver.emulated import Emulated
-from sapwood.driver.streams import current_stream
+from sapwood.driver.streams import Event, Stream, current_stream
 from sapwood.errors import MisuseError
 
 

@@ -14,7 +14,7 @@ import pytest
 import sapwood as sw
 from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Checked, Recorded
-from sapwood.persist import MemoryStore
+from sapwood.persist.memory import MemoryStore
 
 PROGRAMS = Path(__file__).parent / "programs"
 

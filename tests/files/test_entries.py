@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.persist import Entries
+from sapwood.persist.entries import Entries
 
 
 class Checked:

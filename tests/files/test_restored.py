@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.persist import DiskStore
+from sapwood.persist.disk import DiskStore
 from sapwood.view.schema import validate
 
 COUNTS = ("warmups", "recordings", "restored", "replays", "passed_through")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.persist import MemoryStore
+from sapwood.persist.memory import MemoryStore
 
 
 class Opaque:

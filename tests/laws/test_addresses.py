@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.driver import CopiesOp, CopyOp, KernelOp, SetOp
+from sapwood.driver.api import CopiesOp, CopyOp, KernelOp, SetOp
 from tests.support.frameworks import on_host
 
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
-from sapwood.allocator.caching.eager import opener
+from sapwood.allocator.caching.allocator import Allocator
 from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Checked, Faulty, Recorded
 from sapwood.errors import DriverError, SapwoodError
@@ -31,7 +31,7 @@ class Bench:
         self.recorded = Recorded(self.faulty)
         self.device = Device(
             self.recorded,
-            opener(),
+            Allocator,
             None if limit is None else Size(limit * PAGE),
             owns_driver=owns_driver,
         )

@@ -12,7 +12,7 @@ import pytest
 import sapwood as sw
 from sapwood.driver.emulated import Emulated
 from sapwood.events import StoreTrouble
-from sapwood.persist import MemoryStore
+from sapwood.persist.memory import MemoryStore
 from tests.support.inexact import Inexact
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import sapwood as sw
 from sapwood.driver.emulated import Emulated
-from sapwood.persist import MemoryStore
+from sapwood.persist.memory import MemoryStore
 
 
 @pytest.mark.parametrize("store", [5, 1.5, b"folder", dict, object()], ids=type)

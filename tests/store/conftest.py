@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sapwood.persist import DiskStore, Entries, Key, MemoryStore, Tiered
+from sapwood.persist.disk import DiskStore
+from sapwood.persist.entries import Entries
+from sapwood.persist.key import Key
+from sapwood.persist.memory import MemoryStore
+from sapwood.persist.tiered import Tiered
 
 LIMIT = 1 << 20
 

@@ -9,7 +9,8 @@ import pytest
 from sapwood.cli import main
 from sapwood.cli.store import gc, ls, trim, value_text, verify, why
 from sapwood.errors import MisuseError
-from sapwood.persist import DiskStore, Entries
+from sapwood.persist.disk import DiskStore
+from sapwood.persist.entries import Entries
 from sapwood.persist.key import entry_name
 
 LIMIT = 1 << 20

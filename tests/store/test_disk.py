@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from sapwood.errors import StoreError
-from sapwood.persist import Absent, DiskStore, Entries
-from sapwood.persist.disk import KEPT_DAMAGED, Files, Folder, Trimmed
+from sapwood.persist.disk import KEPT_DAMAGED, DiskStore, Files, Folder, Trimmed
+from sapwood.persist.entries import Absent, Entries
 from sapwood.persist.evict import YOUNG
 
 LIMIT = 1 << 20

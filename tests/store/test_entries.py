@@ -8,25 +8,21 @@ import hashlib
 import pytest
 
 from sapwood.errors import MisuseError, StoreError
-from sapwood.persist import (
-    Absent,
-    Difference,
-    Entries,
-    Key,
-    MemoryStore,
-    diff,
-    nearest,
-    verify,
-)
+from sapwood.persist.entries import Absent, Entries, verify
 from sapwood.persist.key import (
+    Difference,
+    Key,
     Manifest,
     blob_name,
     decode_manifest,
     describe,
+    diff,
     encode_manifest,
     entry_name,
+    nearest,
     needs,
 )
+from sapwood.persist.memory import MemoryStore
 
 PARTS = {"ops": b"launch", "image": b"\0" * 2_000, "twin": b"launch", "empty": b""}
 METHODS = ("get", "put", "delete", "scan")

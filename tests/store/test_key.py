@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sapwood.errors import MisuseError, StoreError
-from sapwood.persist import Difference, Key, decode_key, diff, encode_key
+from sapwood.persist.key import Difference, Key, decode_key, diff, encode_key
 
 labels = st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=4)
 keys = st.dictionaries(labels, st.binary(max_size=4), max_size=4).map(

@@ -8,7 +8,8 @@ from functools import partial
 import pytest
 
 from sapwood.errors import MisuseError
-from sapwood.persist import Absent, Entries, Item, verify
+from sapwood.persist.api import Item
+from sapwood.persist.entries import Absent, Entries, verify
 from sapwood.persist.key import (
     BLOB,
     ENTRY,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 
-from sapwood.persist import DiskStore
+from sapwood.persist.disk import DiskStore
 from tests.support.lossy import Crashed, Lossy
 from tests.support.store import Puts
 

@@ -9,9 +9,11 @@ import struct
 import pytest
 
 from sapwood.errors import StoreError
-from sapwood.persist import Absent, DiskStore, Entries, Key, MemoryStore
+from sapwood.persist.disk import DiskStore
+from sapwood.persist.entries import Absent, Entries
 from sapwood.persist.format import VERSION, accept, join, seal, sealed_size, split
 from sapwood.persist.key import (
+    Key,
     decode_key,
     decode_manifest,
     describe,
@@ -19,6 +21,7 @@ from sapwood.persist.key import (
     encode_manifest,
     entry_name,
 )
+from sapwood.persist.memory import MemoryStore
 
 ON_DISK, IN_MEMORY = 1_500, 3_500
 """Mutations of files that are there, and of bytes that are; each of them twice: as they

@@ -15,14 +15,18 @@ from itertools import pairwise
 
 import pytest
 
-from sapwood.persist import Absent, DiskStore, Entries, Key, verify
+from sapwood.persist.disk import DiskStore
+from sapwood.persist.entries import Absent, Entries, verify
+from sapwood.persist.key import Key
 
 KILLS = 200
 PROCESSES = 8
 
 PROGRAM = """
 import os, random, sys
-from sapwood.persist import Absent, DiskStore, Entries, Key
+from sapwood.persist.disk import DiskStore
+from sapwood.persist.entries import Absent, Entries
+from sapwood.persist.key import Key
 
 def parts(number):
     return {"own": b"%d" % number * 4_000, "shared": bytes([number % 3]) * 900}

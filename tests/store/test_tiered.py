@@ -7,7 +7,11 @@ import errno
 import pytest
 
 from sapwood.errors import StoreError
-from sapwood.persist import DiskStore, Entries, Item, MemoryStore, Tiered
+from sapwood.persist.api import Item
+from sapwood.persist.disk import DiskStore
+from sapwood.persist.entries import Entries
+from sapwood.persist.memory import MemoryStore
+from sapwood.persist.tiered import Tiered
 
 LIMIT = 1 << 20
 

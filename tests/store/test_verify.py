@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sapwood.persist import DiskStore, Entries, Finding, MemoryStore, verify
+from sapwood.persist.disk import DiskStore
+from sapwood.persist.entries import Entries, Finding, verify
 from sapwood.persist.key import blob_name, describe, encode_manifest, entry_name
+from sapwood.persist.memory import MemoryStore
 
 
 @pytest.fixture

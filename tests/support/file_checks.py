@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 import sapwood as sw
 from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Checked
-from sapwood.persist import MemoryStore
 from sapwood.persist.format import join, split
+from sapwood.persist.memory import MemoryStore
 from sapwood.units import Size
 
 __all__ = ["checks_until_caught"]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from sapwood.allocator.caching.eager import opener
+from sapwood.allocator.caching.allocator import Allocator
 from sapwood.driver.api import ExecHandle
 from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Checked, Recorded
@@ -161,7 +161,7 @@ class _World:
         self.emulated = Emulated(Size(_PAGES * _PAGE), _PAGE, "latest")
         self.driver = Checked(self.emulated)
         self.recorded = Recorded(self.driver)
-        self.device = Device(self.recorded, opener())
+        self.device = Device(self.recorded, Allocator)
         self.recordings: list[_Recording] = []
         self.kept: list[_Kept] = []
 

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from sapwood.allocator.caching.eager import opener
+from sapwood.allocator.caching.allocator import Allocator
 from sapwood.driver.api import Driver
 from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Checked
@@ -103,7 +103,7 @@ class Allocations(Machine):
         self.begun()
         self.page = self.checked.abilities.page
         self.device = Device(
-            self.checked, opener(), None if limit is None else Size(limit * self.page)
+            self.checked, Allocator, None if limit is None else Size(limit * self.page)
         )
         self.device.pages.reclaim = self._reclaim
         self.leases = Leases(self.device.pages)

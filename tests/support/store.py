@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from sapwood.errors import InternalError, StoreError
-from sapwood.persist import Absent, DiskStore, Entries, Key, nearest, verify
-from sapwood.persist.disk import KEPT_DAMAGED, Files
+from sapwood.persist.disk import KEPT_DAMAGED, DiskStore, Files
+from sapwood.persist.entries import Absent, Entries, verify
 from sapwood.persist.evict import YOUNG
 from sapwood.persist.format import seal, sealed_size
-from sapwood.persist.key import blob_name, entry_name
+from sapwood.persist.key import Key, blob_name, entry_name, nearest
 from tests.support.lossy import Crashed, Lossy
 from tests.support.machine import Machine
 

@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from sapwood.allocator.caching.eager import opener
+from sapwood.allocator.caching.allocator import Allocator
 from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Checked, Recorded
 from sapwood.errors import StaleOutput
@@ -40,7 +40,7 @@ def driver():
 @pytest.fixture
 def device(driver):
     """Return memory on it, closed at the end."""
-    device = Device(driver, opener())
+    device = Device(driver, Allocator)
     yield device
     device.close()
 
@@ -181,7 +181,7 @@ class Holding(RuleBasedStateMachine):
     @initialize()
     def begin(self):
         self.below = Checked(Emulated(16 * PAGE, PAGE))
-        self.device = Device(self.below, opener())
+        self.device = Device(self.below, Allocator)
         self.leases = Leases(self.device.pages)
         self.ranges = [_range(self.device)]
         self.ranges.append(_range(self.device, self.ranges[0][0].output_extents()))

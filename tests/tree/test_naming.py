@@ -10,7 +10,7 @@ import pytest
 
 import sapwood as sw
 from sapwood.driver.emulated import Emulated
-from sapwood.persist import diff
+from sapwood.persist.key import diff
 from sapwood.persist.source import key_of
 from sapwood.tree.call.signature import describe
 from sapwood.tree.choose.origins import signature_text

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from importlib import import_module
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from sapwood.allocator.caching.allocator import Allocator
 from sapwood.driver.api import Driver, StreamHandle
 from sapwood.driver.release import Release
 from sapwood.errors import DriverError, MisuseError
@@ -29,18 +30,6 @@ def imported(module: str, name: str, package: str) -> Any:
         ) from error
 
 
-class Blocks(Protocol):
-    """What a lender asks of an allocator; `Allocator` keeps it."""
-
-    def malloc(self, size: int, stream: StreamHandle) -> Addr: ...
-    def free(self, address: Addr) -> None:
-        """Called by finalisers too, which may run inside any other call."""
-
-    def record_stream(self, address: Addr, stream: StreamHandle) -> None: ...
-    def forget_stream(self, stream: StreamHandle, successor: StreamHandle) -> None: ...
-    def empty_cache(self) -> None: ...
-
-
 class Lender:
     """Lends an allocator's blocks to one or several libraries, on any thread.
 
@@ -50,7 +39,7 @@ class Lender:
     for it.
     """
 
-    def __init__(self, allocator: Blocks, driver: Driver, device: int = 0) -> None:
+    def __init__(self, allocator: Allocator, driver: Driver, device: int = 0) -> None:
         self.allocator, self.driver, self.device = allocator, driver, device
         self._streams: dict[int, StreamHandle] = {}
         self._adopted: set[StreamHandle] = set()

@@ -16,9 +16,11 @@ from typing import Any
 from sapwood import knobs
 from sapwood.cli.tables import print_table
 from sapwood.errors import MisuseError, StoreError
-from sapwood.persist import DiskStore, Entries, Item, Key, diff, nearest
-from sapwood.persist import verify as findings_in
-from sapwood.persist.key import Manifest
+from sapwood.persist.api import Item
+from sapwood.persist.disk import DiskStore
+from sapwood.persist.entries import Entries
+from sapwood.persist.entries import verify as findings_in
+from sapwood.persist.key import Key, Manifest, diff, nearest
 from sapwood.tree.nests.plain import from_json, from_text
 from sapwood.units import size_text
 

@@ -182,16 +182,6 @@ class MemoryCalls(Protocol):
         """End what `register_host` began at ``address``; the memory stays."""
 
 
-class Source(Protocol):
-    """Gives physical memory out, in extents of whole pages, and takes it back."""
-
-    def create(self, size: Size) -> ExtentHandle:
-        """Return new physical memory; raises `OutOfMemory` having done nothing."""
-
-    def release(self, extent: ExtentHandle, size: Size) -> None:
-        """Take back what `create` returned, when it is mapped nowhere any more."""
-
-
 class StreamCalls(Protocol):
     """Streams and events, and captures of streams."""
 

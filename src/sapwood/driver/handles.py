@@ -17,8 +17,6 @@ V = TypeVar("V")
 class Table(Generic[H, V]):
     """What the live handles of one kind stand for."""
 
-    __slots__ = ("_kind", "values")
-
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self.values: dict[H, V] = {}
@@ -58,8 +56,6 @@ class Counted(Table[H, V]):
     Where all tables of a device count with one counter, a handle of one kind is never
     taken for another's.
     """
-
-    __slots__ = ("_handles",)
 
     def __init__(self, kind: str, handles: Iterator[int]) -> None:
         super().__init__(kind)

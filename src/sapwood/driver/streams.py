@@ -10,19 +10,45 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 from sapwood.driver.api import Driver, EventHandle, StreamHandle
-from sapwood.driver.foreign import raw_of
 from sapwood.driver.release import Release
 from sapwood.errors import DriverError, MisuseError
 from sapwood.surroundings import follow
+
+_VERSION: Final = 0
+"""Of ``__cuda_stream__``, by which libraries say what they call a stream."""
 
 _marking = threading.Lock()
 _stack: ContextVar[tuple[Stream, ...]] = ContextVar("sapwood_streams", default=())
 _fork: ContextVar[Fork | None] = ContextVar("sapwood_fork", default=None)
 follow(_stack)
 follow(_fork)
+
+
+def raw_of(stream: object) -> int:
+    """Return what a stream of any library is called, for `Driver.adopt_stream`.
+
+    It is that number, or has ``__cuda_stream__``, which says ``(0, number)``. Raises
+    `MisuseError` for anything else.
+    """
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        return stream
+    told = getattr(stream, "__cuda_stream__", None)
+    answer = told() if callable(told) else told
+    match answer:
+        case (int(version), int(raw)) if version == _VERSION:
+            return raw
+        case (int(version), int(_)):
+            raise MisuseError(
+                f"{stream!r} speaks version {version} of __cuda_stream__: use a "
+                f"release of its library that speaks version {_VERSION}"
+            )
+    raise MisuseError(
+        f"{stream!r} is no stream: pass a CUstream as a number, or an object whose "
+        f"__cuda_stream__() returns ({_VERSION}, that number)"
+    )
 
 
 def current_stream(driver: Driver) -> Stream | None:

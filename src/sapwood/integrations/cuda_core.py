@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from sapwood.allocator.lending import Lender, imported
-from sapwood.driver.foreign import raw_of
+from sapwood.driver.streams import raw_of
 from sapwood.errors import MisuseError
 
 

@@ -53,8 +53,6 @@ class _Plugin:
         super().__init__(*args, **kwargs)
         self._ended: deque[tuple[Addr, Size]] = deque()
         self._lock = threading.Lock()
-        self._waiting: list[Addr] = []
-        self._waiting_bytes = 0
         self._deferred = 0
 
     def initialize(self) -> None:
@@ -63,7 +61,7 @@ class _Plugin:
     def memalloc(self, size: int) -> Any:
         """Return a ``numba.cuda.MemoryPointer`` to ``size`` bytes."""
         lender = self._lender()
-        if self._ended and self._enough() and not self._deferred:
+        if not self._deferred and self._is_worth_waiting():
             self._settle(lender)
         try:
             address = lender.lend(size, DEFAULT)
@@ -108,28 +106,20 @@ class _Plugin:
     def _lender(self) -> Lender:
         return type(self).lenders(self.context.device.id)
 
-    def _enough(self) -> bool:
-        with self._lock:
-            self._gather()
-            return len(self._waiting) >= _MANY or self._waiting_bytes >= _MUCH
+    def _is_worth_waiting(self) -> bool:
+        """Return whether what has ended is many arrays, or much memory."""
+        ended = self._ended.copy()  # a finaliser may append at any time
+        return len(ended) >= _MANY or sum(size for _, size in ended) >= _MUCH
 
     def _settle(self, lender: Lender) -> bool:
         """Wait for all work, give back what ended before; return whether any did."""
         with self._lock:
-            self._gather()
-            if not self._waiting:
+            number = len(self._ended)
+            if not number:
                 return False
             lender.driver.synchronize()
-            addresses, self._waiting = self._waiting, []
-            self._waiting_bytes = 0
-        for address in addresses:
+            ended = [self._ended.popleft() for _ in range(number)]
+        for address, _ in ended:
             lender.take_back(address)
         lender.drain()
         return True
-
-    def _gather(self) -> None:
-        # Apart, because a finaliser may append at any time, inside this lock too.
-        while self._ended:
-            address, size = self._ended.popleft()
-            self._waiting.append(address)
-            self._waiting_bytes += size

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sapwood.allocator.lending import Lender, imported
-from sapwood.driver.foreign import raw_of
+from sapwood.driver.streams import raw_of
 
 
 def library() -> Any:

@@ -7,14 +7,12 @@ wait for ever. So a pool's memory is taken beforehand, and served by C.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from sapwood.allocator.lending import DEFAULT, Lender, imported
 from sapwood.errors import MisuseError
-from sapwood.memory.native import SegmentCounters, Segments, open_segments
+from sapwood.memory.native import PAGE, SegmentCounters, Segments, open_segments
 from sapwood.units import Addr, Size, align_up, size_text
-
-PAGE: Final = Size(2 << 20)
 
 
 def library() -> Any:

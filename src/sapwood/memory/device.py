@@ -9,23 +9,19 @@ import itertools
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Final, Protocol
+from typing import Protocol
 
 from sapwood.driver.api import Driver, FunctionHandle, ModuleHandle
 from sapwood.driver.release import Release
 from sapwood.driver.streams import Stream
 from sapwood.errors import MisuseError
-from sapwood.memory.allocator import Opener
 from sapwood.memory.framework import Framework
-from sapwood.memory.heap import Heap
+from sapwood.memory.heap import Heap, Opener
 from sapwood.memory.pages import Pages
 from sapwood.memory.returns import Returns
 from sapwood.memory.storage import Storage
 from sapwood.surroundings import follow
 from sapwood.units import Mask, Size
-
-_FOREIGN: Final = "kernel"
-"""The beginning of the names of kernels that a framework has loaded."""
 
 
 class Route(Protocol):
@@ -157,7 +153,7 @@ class Device:
         """
         known = self._kernels.get(function)
         if known is None:
-            known = self._kernels[function] = b"", f"{_FOREIGN} {function:#x}"
+            known = self._kernels[function] = b"", f"kernel {function:#x}"
             self._functions[known] = function
         return known
 

@@ -197,8 +197,7 @@ class GuestFramework(Framework, ABC):
     def current(self, driver: Driver, dropped: Queue) -> Stream:
         """Return this thread's current stream, whoever made it."""
         raw = self.raw()
-        found = self.adopted.get(raw) or self.made.get(raw)
-        return found or self.adopt_current(raw, driver, dropped)
+        return self.known(raw) or self.adopt_current(raw, driver, dropped)
 
     def adopt(self, raw: int, name: str, driver: Driver, dropped: Queue) -> GuestStream:
         """Return a stream of the framework's own, known from now on."""

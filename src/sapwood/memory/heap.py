@@ -8,9 +8,9 @@ the allocator all of them are one stream.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import itemgetter
-from typing import Final, TypeVar
+from typing import Final, Protocol
 
 from sapwood.driver.api import Driver, EventHandle, ExtentHandle, StreamHandle
 from sapwood.driver.facade import Layer
@@ -18,8 +18,7 @@ from sapwood.driver.release import Release
 from sapwood.driver.results import Result
 from sapwood.driver.streams import Stream
 from sapwood.errors import DriverError, OutOfMemory
-from sapwood.memory.allocator import Opener
-from sapwood.memory.pages import Pages, finish
+from sapwood.memory.pages import Pages, finish, twice
 from sapwood.memory.returns import Returns
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr, Size, align_up
@@ -68,10 +67,31 @@ class Uses:
         self._spans.clear()
 
 
-T = TypeVar("T")
-
 _EVERYBODY: Final = StreamHandle(0)
 """The one stream that the allocator sees."""
+
+
+class HeapAllocator(Protocol):
+    """An allocator of blocks whose sizes are rounded up to a multiple of ``grain``.
+
+    ``base`` is the lowest address reserved for it, None where nothing is; `blocks` are
+    each one's address, size and state.
+    """
+
+    @property
+    def grain(self) -> Size: ...
+    @property
+    def base(self) -> Addr | None: ...
+    def malloc(self, size: int, stream: StreamHandle) -> Addr: ...
+    def free(self, address: Addr) -> None: ...
+    def allocated_bytes(self) -> Size: ...
+    def blocks(self) -> Iterable[tuple[Addr, Size, str]]: ...
+    def trim(self) -> Size: ...
+    def close(self) -> None: ...
+
+
+Opener = Callable[[Driver], HeapAllocator]
+"""Opens an allocator on a driver."""
 
 
 class _Block:
@@ -87,11 +107,34 @@ class _Block:
 
 
 class Everybody(Layer):
-    """A driver to which the work of all streams on free bytes is that of one stream."""
+    """The heap's driver: all streams are one, and memory is part of the device's pages.
 
-    def __init__(self, driver: Driver, uses: Uses) -> None:
+    So the work of all streams on free bytes is that of one stream, and what is created
+    counts towards the pages' limit. ``growing`` says that this is happening now.
+    """
+
+    def __init__(self, driver: Driver, pages: Pages, uses: Uses) -> None:
         super().__init__(driver)
-        self.uses = uses
+        self.pages, self.uses = pages, uses
+        self.growing = False
+        self._counts: dict[ExtentHandle, int] = {}
+
+    def create(self, size: Size) -> ExtentHandle:
+        """Return new physical memory out of the device's pages, within its limit."""
+        count = size // self.pages.page
+        self.growing = True
+        try:
+            extent = self.pages.create_raw(count)
+        finally:
+            self.growing = False
+        self.pages.heap += count
+        self._counts[extent] = count
+        return extent
+
+    def release(self, extent: ExtentHandle) -> None:
+        """Take physical memory back."""
+        self.pages.heap -= self._counts.pop(extent)
+        self.driver.release(extent)
 
     def query_stream(self, stream: StreamHandle) -> bool:
         """Return whether nobody works on free bytes."""
@@ -122,15 +165,14 @@ class Heap:
     ) -> None:
         self.pages, self.returns = pages, returns
         self.uses = Uses()
-        self._growing = False
-        self.allocator = opener(Everybody(driver, self.uses), self)
-        self._grain = self.allocator.grain
+        self._driver = Everybody(driver, pages, self.uses)
+        self.allocator = opener(self._driver)
 
     def allocate(self, size: Size, stream: Stream) -> Storage:
         """Return fresh bytes for use on ``stream``; raises `OutOfMemory`."""
         asked = max(size, 1)
         address = self._taken(asked)
-        end = align_up(address + asked, self._grain)
+        end = align_up(address + asked, self.allocator.grain)
         users = self.uses.take(address, end)
         try:
             for other in users:
@@ -157,22 +199,6 @@ class Heap:
                     free = self.pages.free()
                     raise self.pages.shortage(error.call, size, free) from None
 
-    def create(self, size: Size) -> ExtentHandle:
-        """Return new physical memory out of the device's pages, within its limit."""
-        count = size // self.pages.page
-        self._growing = True
-        try:
-            extent = self.pages.create_raw(count)
-        finally:
-            self._growing = False
-        self.pages.heap += count
-        return extent
-
-    def release(self, extent: ExtentHandle, size: Size) -> None:
-        """Take physical memory back."""
-        self.pages.heap -= size // self.pages.page
-        self.pages.driver.release(extent)
-
     def give(self, address: Addr, end: int, streams: tuple[Stream, ...]) -> None:
         """Take a block back that ``streams`` may still be using."""
         self.uses.add(address, end, frozenset(streams))
@@ -193,19 +219,10 @@ class Heap:
 
         None while the heap grows, as what is free there is a part of what is wanted.
         """
-        if self._growing:
+        if self._driver.growing:
             return Size(0)
-        return _twice(self.allocator.trim)
+        return twice(self.allocator.trim)
 
     def close(self) -> None:
         """Unmap what is free now, and the rest as soon as nobody holds it."""
-        _twice(self.allocator.close)
-
-
-def _twice(give_back: Callable[[], T]) -> T:
-    """Give back; where waiting has reported an error, it is over: then go on."""
-    try:
-        return give_back()
-    except DriverError:
-        give_back()
-        raise
+        twice(self.allocator.close)

@@ -8,7 +8,7 @@ remembered, so that whoever clobbers or unmaps it can wait for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from sapwood._fast.state import PageState
 from sapwood.driver.api import Driver, ExtentHandle
@@ -20,6 +20,8 @@ from sapwood.units import Addr, Mask, Size, size_text
 
 if TYPE_CHECKING:
     from sapwood.memory.range import Range
+
+T = TypeVar("T")
 
 Holders = tuple[tuple[str, int], ...]
 """Names, and how many bytes each holds."""
@@ -69,15 +71,22 @@ class Extent:
         self.ranges = 0
 
 
+def twice(wait: Callable[[], T]) -> T:
+    """Make a call that waits for work, and again where it has reported an error.
+
+    The error may be that of earlier work, and is over then.
+    """
+    try:
+        return wait()
+    except DriverError:
+        wait()
+        raise
+
+
 def finish(stream: Stream) -> None:
     """Wait for all work of a stream, before memory that it uses goes away."""
-    try:
-        stream.synchronize()
-    except DriverError:
-        # The error may be that of earlier work. Wait again: to unmap memory under work
-        # that still runs is worse than to wait twice.
-        stream.synchronize()
-        raise
+    # To unmap memory under work that still runs is worse than to wait twice.
+    twice(stream.synchronize)
 
 
 def page_numbers(mask: Mask) -> Sequence[int]:

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from sapwood import knobs
-from sapwood.allocator.caching.eager import opener
+from sapwood.allocator.caching.allocator import Allocator
 from sapwood.allocator.caching.settings import Settings
 from sapwood.driver.api import Abilities, Driver
 from sapwood.driver.emulated import Emulated
@@ -104,7 +104,8 @@ def _emulated(settings: Knobs) -> Driver:
 
 
 if TYPE_CHECKING:  # what a runtime needs for its first function, store or file
-    from sapwood.persist import Entries, Store
+    from sapwood.persist.api import Store
+    from sapwood.persist.entries import Entries
     from sapwood.runtime.files import Loaded
     from sapwood.runtime.graphed import GraphOptions
     from sapwood.tree.run.runner import Runner
@@ -119,9 +120,6 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
 program has imported, or else the last's. `sapwood.integrations` has a module of each
 name.
 """
-
-_VIEW: Final = "sapwood.view"
-"""What draws the pictures of a runtime, from plain data."""
 
 
 class Runtime:
@@ -161,7 +159,7 @@ class Runtime:
             raise
         self._device = Device(
             self._driver,
-            opener(heap),
+            partial(Allocator, settings=heap),
             limit,
             framework=self._integration.framework(self._driver),
             owns_driver=owned,
@@ -186,7 +184,7 @@ class Runtime:
 
     def _use(self, entries: Entries) -> None:
         """Take recordings from a store; warn of one not used, or that takes nothing."""
-        from sapwood.persist import DiskStore
+        from sapwood.persist.disk import DiskStore
         from sapwood.persist.source import StoreSource
 
         reason = entries.store.trouble() if isinstance(entries.store, DiskStore) else ""
@@ -401,7 +399,7 @@ class Runtime:
 
         Raises `MisuseError` where it cannot be written.
         """
-        importlib.import_module(_VIEW).report(self.snapshot(), path)
+        importlib.import_module("sapwood.view").report(self.snapshot(), path)
 
     def memory_snapshot(self) -> dict[str, Any]:
         """Return who holds which addresses and pages, as plain JSON-able data."""
@@ -480,7 +478,9 @@ def _entries(
         store = settings.store
         if not store:
             return None
-    from sapwood.persist import DiskStore, Entries, is_store
+    from sapwood.persist.api import is_store
+    from sapwood.persist.disk import DiskStore
+    from sapwood.persist.entries import Entries
 
     if isinstance(store, (str, os.PathLike)):
         store = DiskStore(store, settings.store_limit)

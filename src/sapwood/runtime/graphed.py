@@ -74,7 +74,7 @@ def graphed(
     if fn is None:
         return lambda fn: graphed(runtime, fn, options)
     check_kind(fn)
-    made = _options(fn, **options)
+    made = _options(fn, options)
     parameters = Parameters(fn)
     parameters.check("donate", made.donate)
     parameters.check("pinned", made.pinned)
@@ -94,17 +94,9 @@ def _check_names(options: GraphOptions) -> None:
             )
 
 
-def _options(
-    fn: Callable[..., Any],
-    *,
-    name: str | None = None,
-    donate: Sequence[str] = (),
-    pinned: Sequence[str] = (),
-    max_variants: int | None = None,
-    max_recordings: int | None = None,
-    fullgraph: bool = False,
-    verify: int = 0,
-) -> Options:
+def _options(fn: Callable[..., Any], options: GraphOptions) -> Options:
+    name, verify = options.get("name"), options.get("verify", 0)
+    fullgraph = options.get("fullgraph", False)
     if type(fullgraph) is not bool:
         raise MisuseError(
             f"fullgraph={fullgraph!r} is not a bool. Use True to have CaptureError "
@@ -117,19 +109,23 @@ def _options(
             f"verify={verify!r} is not a count. Use 0, or n for every n-th"
         )
     settings = knobs.current()
-    if max_variants is not None:
-        settings = replace(settings, max_variants=max_variants)
-    if max_recordings is not None:
-        settings = replace(settings, max_recordings=max_recordings)
+    if (variants := options.get("max_variants")) is not None:
+        settings = replace(settings, max_variants=variants)
+    if (recordings := options.get("max_recordings")) is not None:
+        settings = replace(settings, max_recordings=recordings)
     return Options(
         name=name or str(getattr(fn, "__qualname__", type(fn).__qualname__)),
-        donate=(donate,) if isinstance(donate, str) else tuple(donate),
-        pinned=(pinned,) if isinstance(pinned, str) else tuple(pinned),
+        donate=_names(options.get("donate", ())),
+        pinned=_names(options.get("pinned", ())),
         max_variants=settings.max_variants,
         max_recordings=settings.max_recordings,
         fullgraph=fullgraph,
         verify=verify,
     )
+
+
+def _names(given: Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 class Graphed(CallState):

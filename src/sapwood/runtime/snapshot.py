@@ -19,7 +19,7 @@ from sapwood.units import Addr
 from sapwood.version import __version__
 
 if TYPE_CHECKING:
-    from sapwood.persist import Entries
+    from sapwood.persist.entries import Entries
 
 _SCHEMA: Final = 1
 _TALLIED: Final = "hits", "misses", "puts", "errors", "damaged"
@@ -64,8 +64,8 @@ def picture(
     }
 
 
-def store_picture(entries: Entries) -> dict[str, Any] | None:
-    """Return the store's part of a snapshot; None where it cannot be read."""
+def store_picture(entries: Entries) -> dict[str, Any]:
+    """Return the store's part of a snapshot; without items where it is unreadable."""
     try:
         items = list(entries.store.scan())
     except (OSError, StoreError):

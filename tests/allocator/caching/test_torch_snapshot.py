@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sapwood.allocator.caching.export.pickled import load_plain
 from sapwood.allocator.caching.export.torch_snapshot import (
     dumps_torch,
     from_torch,
+    load_plain,
     loads_torch,
     to_torch,
 )

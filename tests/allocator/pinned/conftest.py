@@ -10,7 +10,7 @@ import pytest
 
 from sapwood.allocator.caching.settings import Settings
 from sapwood.allocator.pinned import PinnedAllocator
-from sapwood.driver import Access
+from sapwood.driver.api import Access
 from sapwood.driver.cuda import Cuda
 from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Checked, Faulty, Recorded

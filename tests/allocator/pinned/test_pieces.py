@@ -57,10 +57,10 @@ def test_peaks_are_exact(amounts):
     for amount in amounts:
         if amount > 0:
             held.append(amount)
-            statistics.handed_out(amount, amount)
+            statistics.count_block(1, amount, amount)
         elif held:
             gone = held.pop(0)
-            statistics.came_back(gone, gone)
+            statistics.count_block(-1, gone, gone)
         seen.append(sum(held))
     told = statistics.nested()["active_bytes"]
     assert told["peak"] == max(seen)
@@ -72,7 +72,7 @@ def test_times_are_of_the_calls(seconds):
     """In whole microseconds: least, most, sum, number and mean."""
     statistics = Statistics()
     for each in seconds:
-        statistics.took(1, each)
+        statistics.count_segment(1, 1, each)
     spent = [round(1e6 * each) for each in seconds]
     told = statistics.nested()["host_alloc_time"]
     assert (told["min"], told["max"]) == (min(spent), max(spent))

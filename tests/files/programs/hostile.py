@@ -29,7 +29,8 @@ from sapwood.driver.api import CopiesOp, CopyOp, KernelOp, Pointer, SetOp
 from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Layer
 from sapwood.errors import MisuseError, StoreError
-from sapwood.persist import Entries, Item
+from sapwood.persist.api import Item
+from sapwood.persist.entries import Entries
 from sapwood.persist.format import join, split
 
 ROOM = 768 << 20

@@ -7,7 +7,7 @@ import gc
 import numpy as np
 import pytest
 
-from sapwood.allocator.caching.eager import opener
+from sapwood.allocator.caching.allocator import Allocator
 from sapwood.driver.emulated import Emulated
 from sapwood.integrations.numpy import Array, array_from_host
 from sapwood.memory.device import Device
@@ -16,7 +16,7 @@ from sapwood.memory.device import Device
 @pytest.fixture(params=["earliest", "latest"], scope="module")
 def device(request):
     driver = Emulated(schedule=request.param)
-    device = Device(driver, opener())
+    device = Device(driver, Allocator)
     yield device
     device.driver.synchronize()
     gc.collect()  # caught exceptions keep arrays in their frames

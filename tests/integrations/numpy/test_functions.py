@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from sapwood.allocator.caching.eager import opener
+from sapwood.allocator.caching.allocator import Allocator
 from sapwood.errors import MisuseError
 from sapwood.integrations.numpy import array_from_host
 from sapwood.integrations.numpy.functions import FUNCTIONS
@@ -296,7 +296,7 @@ def test_operands_of_two_devices(lab):
     from sapwood.integrations.numpy import array_from_host
     from sapwood.memory.device import Device
 
-    other = Device(Emulated(), opener())
+    other = Device(Emulated(), Allocator)
     foreign = array_from_host(other, np.ones(3))
     with pytest.raises(MisuseError, match=r"numpy\.add.*different devices"):
         lab.up(np.ones(3)) + foreign

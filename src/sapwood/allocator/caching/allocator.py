@@ -28,14 +28,13 @@ from sapwood.allocator.caching.records.history import (
 )
 from sapwood.allocator.caching.records.ledger import JOURNAL_LIMIT
 from sapwood.allocator.caching.records.statistics import Counters
-from sapwood.allocator.caching.segments import DriverSource
 from sapwood.allocator.caching.serve import Attempt, demand_of, order_of, refusal, serve
 from sapwood.allocator.caching.settings import DEFAULT, Settings, settings_of
 from sapwood.allocator.caching.sizes import GRAIN, IMPOSSIBLE, LARGEST_SMALL
 from sapwood.allocator.caching.state import Demand, State
 from sapwood.allocator.caching.waits import attend, mark, settle, unmarked
 from sapwood.allocator.checks import check_address, check_size, check_stream
-from sapwood.driver.api import Driver, Source, StreamHandle, check_driver
+from sapwood.driver.api import Driver, StreamHandle, check_driver
 from sapwood.driver.release import Release
 from sapwood.errors import MisuseError, OutOfMemory
 from sapwood.units import Addr, Size
@@ -56,26 +55,13 @@ class Allocator:
     """A caching allocator over one device; thread-safe.
 
     ``settings`` may be text in PyTorch's spelling. ``index`` is the device's number
-    in pictures; physical memory comes from
-    ``source``, by default from the driver. Sizes are bytes; addresses that it returns
-    are multiples of 512. All calls raise `MisuseError` where they are misused, and
+    in pictures. Sizes are bytes; addresses that it returns are multiples of 512, which
+    is its ``grain``. All calls raise `MisuseError` where they are misused, and
     `DriverError` where a device call failed, having done nothing; those that give
     back have done their work even then.
     """
 
-    __slots__ = (
-        "_acquire",
-        "_blocks",
-        "_gate",
-        "_large",
-        "_observers",
-        "_reclaimers",
-        "_release",
-        "_small",
-        "_spare",
-        "_uses",
-        "index",
-    )
+    grain: Final = Size(GRAIN)
 
     def __init__(
         self,
@@ -83,11 +69,9 @@ class Allocator:
         settings: str | Settings = DEFAULT,
         *,
         index: int = 0,
-        source: Source | None = None,
     ) -> None:
         check_driver(driver)
-        source = source or DriverSource(driver)
-        state = State(driver, source, settings_of(settings))
+        state = State(driver, settings_of(settings))
         self.index, self._gate = index, Gate(state)
         self._observers: list[Observer] = []
         self._reclaimers: list[Reclaimer] = []
@@ -405,6 +389,17 @@ class Allocator:
         """Return all counters, exact at this moment."""
         with self._gate.entered() as state:
             return state.ledger.read()
+
+    def allocated_bytes(self) -> Size:
+        """Return the bytes in blocks that somebody holds."""
+        with self._gate.entered() as state:
+            return Size(state.ledger.allocated())
+
+    def blocks(self) -> Iterator[tuple[Addr, Size, str]]:
+        """Yield each block's address, size and state."""
+        for segment in self.picture().segments:
+            for block in segment.blocks:
+                yield block.address, block.size, block.state
 
     def reset_peaks(self) -> None:
         """Let every peak be what is current."""

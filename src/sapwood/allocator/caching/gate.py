@@ -38,8 +38,6 @@ class Gate:
     inside other calls.
     """
 
-    __slots__ = ("_called", "_late", "calling", "calm", "lock", "mode", "state")
-
     def __init__(self, state: State) -> None:
         self.state = state
         self.lock = threading.RLock()

@@ -22,7 +22,7 @@ from sapwood.allocator.caching.block import (
     Segment,
     size_of,
 )
-from sapwood.driver.api import Access, Driver, ExtentHandle, Source
+from sapwood.driver.api import Access, Driver
 from sapwood.driver.release import Release
 from sapwood.driver.results import Result
 from sapwood.errors import DriverError, InternalError
@@ -37,22 +37,6 @@ _FEWER = 16
 _address: Final = attrgetter("address")
 
 
-class DriverSource:
-    """The driver itself, as a source."""
-
-    def __init__(self, driver: Driver) -> None:
-        self.driver = driver
-
-    def create(self, size: Size) -> ExtentHandle:
-        """Return new physical memory; raises `OutOfMemory` having done nothing."""
-        return self.driver.create(size)
-
-    def release(self, extent: ExtentHandle, size: Size) -> None:
-        """Take back what `create` returned, when it is mapped nowhere any more."""
-        del size
-        self.driver.release(extent)
-
-
 class Segments:
     """The segments of one allocator, and the memory mapped in them.
 
@@ -63,8 +47,8 @@ class Segments:
     and went.
     """
 
-    def __init__(self, driver: Driver, source: Source, blocks: Blocks) -> None:
-        self.driver, self.source, self.blocks = driver, source, blocks
+    def __init__(self, driver: Driver, blocks: Blocks) -> None:
+        self.driver, self.blocks = driver, blocks
         self.held = self.addresses = self.away = self.moved = self.departures = 0
         self.arrivals = 0
         self.leaving = Counter[Segment]()
@@ -144,7 +128,7 @@ class Segments:
         with Release() as undo:
             try:
                 for piece in pieces:
-                    made.append(replace(piece, handle=self.source.create(piece.size)))  # noqa: PERF401  undone
+                    made.append(replace(piece, handle=self.driver.create(piece.size)))  # noqa: PERF401  undone
                 for extent in (*made, *moved):
                     self.driver.map(extent.address, extent.physical())
                     mapped.append(extent)
@@ -162,7 +146,7 @@ class Segments:
         with Release() as release:
             for extent in made:
                 if extent.handle is not None:
-                    release(self.source.release, extent.handle, extent.size)
+                    release(self.driver.release, extent.handle)
 
     def supply(self, segment: Segment, extents: Sequence[Extent]) -> None:
         """Remember newly mapped extents of a segment."""

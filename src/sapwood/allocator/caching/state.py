@@ -36,7 +36,7 @@ from sapwood.allocator.caching.records.ledger import JOURNAL_LIMIT, Ledger
 from sapwood.allocator.caching.segments import Segments
 from sapwood.allocator.caching.settings import Settings
 from sapwood.allocator.caching.sizes import GRAIN
-from sapwood.driver.api import Driver, Source, StreamHandle
+from sapwood.driver.api import Driver, StreamHandle
 from sapwood.units import Addr, Size
 
 _HERE = str(Path(__file__).parent)
@@ -64,12 +64,12 @@ class State:
     be recording, by whoever holds the lock.
     """
 
-    def __init__(self, driver: Driver, source: Source, settings: Settings) -> None:
+    def __init__(self, driver: Driver, settings: Settings) -> None:
         self.driver, self.settings = driver, settings
         self.page = driver.abilities.page
         self.blocks: Blocks = {}
         self.pools = Pools()
-        self.segments = Segments(driver, source, self.blocks)
+        self.segments = Segments(driver, self.blocks)
         self.pending = Pending()
         self.ledger = Ledger()
         self.history: History | None = None

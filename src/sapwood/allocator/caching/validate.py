@@ -156,11 +156,8 @@ def _agreement(picture: Picture, physical: Collection[Mapped]) -> Iterator[_Aske
     drawn = {each for segment in picture.segments for each in segment.extents}
     there = {(each.address, each.size) for each in physical}
     for address, size in sorted(drawn - there):
-        yield (
-            True,
-            "an extent of a picture is mapped",
-            interval_text(address, address + size),
-        )
+        about = interval_text(address, address + size)
+        yield True, "an extent of a picture is mapped", about
     for address, size in sorted(there - drawn):
         for segment in picture.segments:
             lo, hi = _interval(segment)

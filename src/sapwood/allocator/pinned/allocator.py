@@ -104,7 +104,8 @@ class PinnedAllocator:
             return
         block = self._stock.live.take(address)
         if block is None:
-            raise MisuseError(self._what_is_at(address))
+            with self._lock:
+                raise MisuseError(self._what_is_at(address))
         try:
             self._intake.let_go(block)
         except DriverError as error:
@@ -127,11 +128,7 @@ class PinnedAllocator:
             return
         recorded = self._driver.capture_status(stream) is not CaptureStatus.NONE
         with self._lock:
-            block = self._stock.live.containing(address)
-            if block is not None:
-                self._stock.use(block, stream, recorded=recorded)
-        if block is None:
-            raise MisuseError(self._what_is_at(address))
+            self._stock.use(self._around(address), stream, recorded=recorded)
         if self._has_worker():
             self._worker.start(self)
             if not self._has_worker():  # ended or configured meanwhile
@@ -154,9 +151,7 @@ class PinnedAllocator:
         Raises `MisuseError` for an address in no block.
         """
         with self._lock:
-            block = self._stock.live.containing(address)
-        if block is None:
-            raise MisuseError(self._what_is_at(address))
+            block = self._around(address)
         return Size(block.address + block.size - address)
 
     def view(self, address: Addr) -> memoryview:
@@ -165,9 +160,9 @@ class PinnedAllocator:
         Not to be used after the block is freed. Raises `MisuseError` where none begins.
         """
         with self._lock:
-            block = self._stock.live.containing(address)
-        if block is None or block.address != address:
-            raise MisuseError(self._what_is_at(address))
+            block = self._around(address)
+            if block.address != address:
+                raise MisuseError(self._what_is_at(address))
         whole = (ctypes.c_ubyte * block.requested).from_address(address)
         return memoryview(whole).cast("B")
 
@@ -258,8 +253,7 @@ class PinnedAllocator:
 
     def memory_stats(self) -> dict[str, int]:
         """Return the counters under PyTorch's names: ``active_bytes.current``."""
-        with self._lock:
-            return flat(self._stock.statistics.nested())
+        return flat(self.nested_memory_stats())
 
     def nested_memory_stats(self) -> dict[str, Any]:
         """Return the counters by family."""
@@ -296,13 +290,19 @@ class PinnedAllocator:
                 "this allocator of pinned memory is closed: make a new one"
             )
 
+    def _around(self, address: Addr) -> Block:
+        """Return the block that an address lies in, under the lock, or raise."""
+        block = self._stock.live.containing(address)
+        if block is None:
+            raise MisuseError(self._what_is_at(address))
+        return block
+
     def _what_is_at(self, address: Addr) -> str:
-        with self._lock:
-            inside = self._stock.live.containing(address)
-            ours = any(
-                each.address <= address < each.address + each.size
-                for each in self._stock.segments
-            )
+        inside = self._stock.live.containing(address)
+        ours = any(
+            each.address <= address < each.address + each.size
+            for each in self._stock.segments
+        )
         where = hex_address(address)
         if inside is not None:
             return (

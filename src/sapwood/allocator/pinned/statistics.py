@@ -40,29 +40,18 @@ class Statistics:
     host_alloc_time: _Times = field(default_factory=_Times)
     host_free_time: _Times = field(default_factory=_Times)
 
-    def took(self, size: int, seconds: float) -> None:
-        """Count a segment that came from the system."""
-        self.allocations.add(1)
-        self.allocated_bytes.add(size)
-        self.host_alloc_time.add(seconds)
+    def count_segment(self, sign: int, size: int, seconds: float) -> None:
+        """Count a segment that came from the system (1), or went back (-1)."""
+        self.allocations.add(sign)
+        self.allocated_bytes.add(sign * size)
+        time = self.host_alloc_time if sign > 0 else self.host_free_time
+        time.add(seconds)
 
-    def gave(self, size: int, seconds: float) -> None:
-        """Count a segment that went back."""
-        self.allocations.add(-1)
-        self.allocated_bytes.add(-size)
-        self.host_free_time.add(seconds)
-
-    def handed_out(self, size: int, requested: int) -> None:
-        """Count a block that somebody holds."""
-        self.active_requests.add(1)
-        self.active_bytes.add(size)
-        self.requested_bytes.add(requested)
-
-    def came_back(self, size: int, requested: int) -> None:
-        """Count a block that is free again."""
-        self.active_requests.add(-1)
-        self.active_bytes.add(-size)
-        self.requested_bytes.add(-requested)
+    def count_block(self, sign: int, size: int, requested: int) -> None:
+        """Count a block that somebody holds (1), or that is free again (-1)."""
+        self.active_requests.add(sign)
+        self.active_bytes.add(sign * size)
+        self.requested_bytes.add(sign * requested)
 
     def nested(self) -> dict[str, Any]:
         """Return all counters, by family; bytes where the name says so."""

@@ -82,7 +82,7 @@ class Stock:
         Without a request let blocks be cut from it, which stays.
         """
         self.segments.add(segment)
-        self.statistics.took(segment.size, seconds)
+        self.statistics.count_segment(1, segment.size, seconds)
         pool = self.pools.all[segment.pool]
         block = Block(segment.address, segment.size, segment, segment.size)
         if request is None:
@@ -104,7 +104,7 @@ class Stock:
     def end(self, segment: Segment, seconds: float) -> None:
         """Forget a segment that went back in so much time."""
         self.segments.remove(segment)
-        self.statistics.gave(segment.size, seconds)
+        self.statistics.count_segment(-1, segment.size, seconds)
 
     def close(self) -> list[Segment]:
         """Return all idle segments, also those that recordings kept."""
@@ -154,10 +154,10 @@ class Stock:
 
     def _hand_out(self, block: Block) -> None:
         self.live.add(block)
-        self.statistics.handed_out(block.size, block.requested)
+        self.statistics.count_block(1, block.size, block.requested)
 
     def _put(self, block: Block, bound: Size | None) -> list[Segment]:
         self.live.settle(block)
-        self.statistics.came_back(block.size, block.requested)
+        self.statistics.count_block(-1, block.size, block.requested)
         pool = self.pools.all[block.segment.pool]
         return pool.put(block, bound if pool is self.pools.default else None)

@@ -193,8 +193,6 @@ def from_picture(name: str, picture: Picture) -> Trace:
             log.free(entry.address, entry.size, entry.stream)
     log.survive(
         (block.address, block.requested, segment.stream)
-        for segment in picture.segments
-        for block in segment.blocks
-        if block.state in {"allocated", "pending"}
+        for segment, block in picture.blocks("allocated", "pending")
     )
     return log.trace(name)

@@ -53,17 +53,6 @@ class Streams(Table[StreamHandle, Any]):
     they are default streams.
     """
 
-    __slots__ = (
-        "_device",
-        "_legacy",
-        "_library",
-        "_mine",
-        "_numbers",
-        "_of_threads",
-        "_per_thread",
-        "foreign",
-    )
-
     def __init__(self, library: Library, device: Any) -> None:
         super().__init__("stream")
         self._library, self._device = library, device

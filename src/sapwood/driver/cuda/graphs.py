@@ -7,7 +7,7 @@ names the ops of that by the nodes of the graph.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from typing import Any
@@ -33,7 +33,7 @@ from sapwood.driver.cuda.ops import (
     copy_of,
     kernel_of,
     kernel_params,
-    kernel_words,
+    parameter_bytes,
     set_cluster,
     set_of,
     set_params,
@@ -43,32 +43,6 @@ from sapwood.driver.handles import Table
 from sapwood.driver.native import Native, NativeCopies
 from sapwood.driver.results import Result, invalid_value
 from sapwood.units import Addr
-
-
-def words_of(
-    library: Library, kernels: Kernels, nodes: Iterable[Any]
-) -> frozenset[Addr] | None:
-    """Return the words of all nodes; None where one is of a kind that hides some."""
-    cu = library.cu
-    of, found = cu.CUgraphNodeType, set[Addr]()
-    without = {
-        of.CU_GRAPH_NODE_TYPE_EMPTY,
-        of.CU_GRAPH_NODE_TYPE_HOST,
-        of.CU_GRAPH_NODE_TYPE_EVENT_RECORD,
-        of.CU_GRAPH_NODE_TYPE_WAIT_EVENT,
-    }
-    for node in nodes:
-        kind = library(cu.cuGraphNodeGetType, node)
-        if kind == of.CU_GRAPH_NODE_TYPE_KERNEL:
-            params = library(cu.cuGraphKernelNodeGetParams, node)
-            found.update(kernel_words(params, kernels.foreign(params.func)))
-        elif kind == of.CU_GRAPH_NODE_TYPE_MEMCPY:
-            found.update(_ends(library, node))
-        elif kind == of.CU_GRAPH_NODE_TYPE_MEMSET:
-            found.add(Addr(int(library(cu.cuGraphMemsetNodeGetParams, node).dst)))
-        elif kind not in without:
-            return None
-    return frozenset(found)
 
 
 def _ends(library: Library, node: Any) -> Iterator[Addr]:
@@ -265,8 +239,29 @@ class Graphs:
 
     def words(self, graph: GraphHandle) -> frozenset[Addr] | None:
         """Return what may be an address in any node; None where one hides it."""
-        nodes = map(self.graphs.find(graph).nodes.__getitem__, self.nodes(graph))
-        return words_of(self._library, self._kernels, nodes)
+        library, cu = self._library, self._library.cu
+        of, found = cu.CUgraphNodeType, set[Addr]()
+        without = {
+            of.CU_GRAPH_NODE_TYPE_EMPTY,
+            of.CU_GRAPH_NODE_TYPE_HOST,
+            of.CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+            of.CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+        }
+        for node in map(self.graphs.find(graph).nodes.__getitem__, self.nodes(graph)):
+            kind = library(cu.cuGraphNodeGetType, node)
+            if kind == of.CU_GRAPH_NODE_TYPE_KERNEL:
+                params = library(cu.cuGraphKernelNodeGetParams, node)
+                function = self._kernels.foreign(params.func)
+                words = function.words(parameter_bytes(params, function))
+                found.update(Addr(word) for _, word in words)
+            elif kind == of.CU_GRAPH_NODE_TYPE_MEMCPY:
+                found.update(_ends(library, node))
+            elif kind == of.CU_GRAPH_NODE_TYPE_MEMSET:
+                params = library(cu.cuGraphMemsetNodeGetParams, node)
+                found.add(Addr(int(params.dst)))
+            elif kind not in without:
+                return None
+        return frozenset(found)
 
     def edges(self, graph: GraphHandle) -> tuple[tuple[NodeHandle, NodeHandle], ...]:
         """Return ``(before, after)`` pairs, in the order of the nodes."""
@@ -417,10 +412,8 @@ class Graphs:
         known = exec_.launches.get(node)
         if known is None or known.shape != _shape_of(op):
             known = self._launch(op)
-        change, block = (
-            self._library.cu.cuGraphExecKernelNodeSetParams,
-            known.packed.block,
-        )
+        change = self._library.cu.cuGraphExecKernelNodeSetParams
+        block = known.packed.block
         before: bytes = block.raw
         try:
             known.write(op)

@@ -7,11 +7,11 @@ away. So an account is kept of what is reserved and mapped where.
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right, insort
 from typing import Any, Final
 
 import numpy as np
 
+from sapwood.driver.account import Account
 from sapwood.driver.api import Access, ExtentHandle, MemoryInfo
 from sapwood.driver.check import check_pages, tiles
 from sapwood.driver.cuda.bindings import Answer, Library
@@ -29,10 +29,11 @@ the call would not be recorded. Above this one the second size is 23,354 or more
 """
 
 
-class Memory:
+class Memory(Account):
     """Virtual and physical memory of one GPU, and host memory that it can reach."""
 
     def __init__(self, library: Library, ordinal: int) -> None:
+        super().__init__()
         cu = library.cu
         self._library = library
         self._lock = threading.Lock()
@@ -55,11 +56,7 @@ class Memory:
             Access.READ_WRITE: flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         }
         self.extents = Table[ExtentHandle, Size]("extent")
-        self.reservations: dict[Addr, Size] = {}
         self.mappings: dict[Addr, Size] = {}
-        self.host: set[Addr] = set()
-        self.registered: set[Addr] = set()
-        self._starts: list[Addr] = []
 
     def memory_info(self) -> MemoryInfo:
         """Return what the whole GPU has, whoever uses it."""
@@ -78,25 +75,13 @@ class Memory:
                     f"{size_text(size)} at {hex_address(at)} are taken, or not for the "
                     "GPU to have: reserve elsewhere"
                 )
-            self.reservations[address] = size
-            insort(self._starts, address)
+            self.reserved(address, size)
         return address
 
     def unreserve(self, address: Addr, size: Size) -> None:
         with self._lock:
-            if self.reservations.get(address) != size:
-                raise invalid_value(
-                    f"{size_text(size)} at {hex_address(address)} are not one whole "
-                    "reservation: give back what reserve returned, with its size"
-                )
-            for mapped in self.mappings:
-                if address <= mapped < address + size:
-                    raise invalid_value(
-                        f"memory is still mapped at {hex_address(mapped)}: unmap it "
-                        "before its addresses are given back"
-                    )
-            del self.reservations[address]
-            self._starts.remove(address)
+            inside = (at for at in self.mappings if address <= at < address + size)
+            self.unreserved(address, size, next(inside, None))
             self._library(self._library.cu.cuMemAddressFree, address, size)
 
     def create(self, size: Size) -> ExtentHandle:
@@ -118,13 +103,7 @@ class Memory:
         check_pages(self.page, address=address)
         size = self.extents.find(extent)
         with self._lock:
-            index = bisect_right(self._starts, address) - 1
-            start = self._starts[index] if index >= 0 else Addr(0)
-            if address + size > start + self.reservations.get(start, 0):
-                raise invalid_value(
-                    f"{size_text(size)} at {hex_address(address)} do not lie in one "
-                    "reservation: reserve the addresses first"
-                )
+            self.check_reserved(address, size)
             self._library(self._library.cu.cuMemMap, address, size, 0, extent, 0)
             self.mappings[address] = size
 
@@ -144,36 +123,25 @@ class Memory:
             self._library(self._library.cu.cuMemUnmap, address, size)
 
     def allocate_host(self, size: Size) -> Addr:
-        if size <= 0:
-            raise invalid_value(f"cannot allocate {size} bytes: ask for at least 1")
+        self.check_host(size)
         cu = self._library.cu
         flags = cu.CU_MEMHOSTALLOC_PORTABLE | cu.CU_MEMHOSTALLOC_DEVICEMAP
         address = Addr(int(self._library(cu.cuMemHostAlloc, size, flags)))
-        self.host.add(address)
+        self.host[address] = size
         return address
 
     def free_host(self, address: Addr) -> None:
-        if address not in self.host:
-            raise invalid_value(
-                f"no host block begins at {hex_address(address)}: free once what "
-                "allocate_host returned"
-            )
-        self.host.remove(address)
+        self.freed_host(address)
         self._library(self._library.cu.cuMemFreeHost, address)
 
     def register_host(self, address: Addr, size: Size) -> None:
         cu = self._library.cu
         flags = cu.CU_MEMHOSTREGISTER_PORTABLE | cu.CU_MEMHOSTREGISTER_DEVICEMAP
         self._library(cu.cuMemHostRegister, address, size, flags)
-        self.registered.add(address)
+        self.registered[address] = size
 
     def unregister_host(self, address: Addr) -> None:
-        if address not in self.registered:
-            raise Result.HOST_MEMORY_NOT_REGISTERED.refusal(
-                f"no registered memory begins at {hex_address(address)}: unregister "
-                "once what register_host was given"
-            )
-        self.registered.remove(address)
+        self.unregistered(address)
         self._library(self._library.cu.cuMemHostUnregister, address)
 
     def upload(self, dst: Addr, data: memoryview, stream: Any) -> None:

@@ -6,7 +6,6 @@ What CUDA can record and an op cannot say is refused by name, never half told.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
 from typing import Any
 
 from sapwood.driver.api import CopyOp, FunctionHandle, KernelOp, SetOp
@@ -59,18 +58,12 @@ def kernel_of(library: Library, kernels: Kernels, node: Any) -> KernelOp:
     cluster = value.clusterDim
     return KernelOp(
         FunctionHandle(int(params.func)),
-        _parameter_bytes(params, function),
+        parameter_bytes(params, function),
         (params.gridDimX, params.gridDimY, params.gridDimZ),
         (params.blockDimX, params.blockDimY, params.blockDimZ),
         params.sharedMemBytes,
         (max(cluster.x, 1), max(cluster.y, 1), max(cluster.z, 1)),
     )
-
-
-def kernel_words(params: Any, function: Function) -> Iterator[Addr]:
-    """Yield the words among a kernel node's parameters that may be addresses."""
-    for _, word in function.words(_parameter_bytes(params, function)):
-        yield Addr(word)
 
 
 def copy_of(library: Library, node: Any) -> CopyOp:
@@ -110,7 +103,8 @@ def set_of(library: Library, node: Any) -> SetOp:
     return SetOp(Addr(int(params.dst)), value[0], Size(row * params.height))
 
 
-def _parameter_bytes(params: Any, function: Function) -> bytes:
+def parameter_bytes(params: Any, function: Function) -> bytes:
+    """Return the parameters of a kernel node, packed, with zeros where none reads."""
     packed = bytearray(function.size)
     if params.kernelParams:
         for index, (offset, size) in enumerate(function.layout):

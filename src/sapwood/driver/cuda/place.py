@@ -59,8 +59,6 @@ class Place:
 class _Current:
     """``with`` it, the context is current."""
 
-    __slots__ = ("_context", "_library", "_pop", "_push")
-
     def __init__(self, library: Library, context: Any) -> None:
         self._library, self._context = library, context
         self._push, self._pop = library.cu.cuCtxPushCurrent, library.cu.cuCtxPopCurrent

@@ -12,6 +12,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sapwood.driver.account import Account
 from sapwood.driver.api import Access, ExtentHandle, MemoryInfo
 from sapwood.driver.check import check_pages, tiles
 from sapwood.driver.emulated import linux, window
@@ -29,7 +30,7 @@ class _Mapping:
     access: Access = Access.NONE
 
 
-class Memory:
+class Memory(Account):
     """Virtual and physical memory of one device, and host memory it can reach."""
 
     def __init__(
@@ -39,14 +40,12 @@ class Memory:
         page: Size,
         handles: Iterator[int],
     ) -> None:
+        super().__init__()
         self.page = page
         self.version = 0
         self.physical, self.addresses = physical, addresses
-        self.reservations: dict[Addr, Size] = {}
         self.extents = Counted[ExtentHandle, Extent]("extent", handles)
         self.mappings: dict[Addr, _Mapping] = {}
-        self.host: dict[int, Size] = {}
-        self.registered: dict[int, Size] = {}
         self._starts: list[Addr] = []
         self._reached: list[tuple[int, int]] = []  # host memory, from where to where
         self._most = addresses.most()
@@ -59,23 +58,13 @@ class Memory:
         check_pages(self.page, size=size, at=at or 0)
         self._check_room()
         address = self.addresses.take(size, self.page, at)
-        self.reservations[address] = size
+        self.reserved(address, size)
         return address
 
     def unreserve(self, address: Addr, size: Size) -> None:
-        if self.reservations.get(address) != size:
-            raise invalid_value(
-                f"{size_text(size)} at {hex_address(address)} are not one whole "
-                "reservation: give back what reserve returned, with its size"
-            )
         mapping = self._meeting(address, address + size)
-        if mapping is not None:
-            raise invalid_value(
-                f"memory is still mapped at {hex_address(mapping.lo)}: unmap it before "
-                "its addresses are given back"
-            )
+        self.unreserved(address, size, None if mapping is None else mapping.lo)
         self.addresses.give(address, size)
-        del self.reservations[address]
 
     def create(self, size: Size) -> ExtentHandle:
         check_pages(self.page, size=size)
@@ -90,12 +79,7 @@ class Memory:
         check_pages(self.page, address=address)
         found = self.extents.find(extent)
         end = Addr(address + found.size)
-        start = Addr(self.addresses.start(address))
-        if end > start + self.reservations.get(start, 0):
-            raise invalid_value(
-                f"{size_text(found.size)} at {hex_address(address)} do not lie in "
-                "one reservation: reserve the addresses first"
-            )
+        self.check_reserved(address, found.size)
         mapping = self._meeting(address, end)
         if mapping is not None:
             raise invalid_value(
@@ -128,8 +112,7 @@ class Memory:
             self.physical.settle(mapping.extent)
 
     def allocate_host(self, size: Size) -> Addr:
-        if size <= 0:
-            raise invalid_value(f"cannot allocate {size} bytes: ask for at least 1")
+        self.check_host(size)
         address = linux.new_private(size)
         ctypes.memset(address, POISON, size)
         self.host[address] = size
@@ -137,12 +120,7 @@ class Memory:
         return address
 
     def free_host(self, address: Addr) -> None:
-        size = self.host.pop(address, None)
-        if size is None:
-            raise invalid_value(
-                f"no host block begins at {hex_address(address)}: free once what "
-                "allocate_host returned"
-            )
+        size = self.freed_host(address)
         self._lose(address, size)
         linux.unmap(address, size)
 
@@ -161,13 +139,7 @@ class Memory:
         self._reach(address, size)
 
     def unregister_host(self, address: Addr) -> None:
-        size = self.registered.pop(address, None)
-        if size is None:
-            raise Result.HOST_MEMORY_NOT_REGISTERED.refusal(
-                f"no registered memory begins at {hex_address(address)}: unregister "
-                "once what register_host was given"
-            )
-        self._lose(address, size)
+        self._lose(address, self.unregistered(address))
 
     def check(self, lo: int, hi: int, writes: bool) -> None:
         """Refuse an access to ``[lo, hi)`` that the mappings do not allow."""
@@ -195,7 +167,7 @@ class Memory:
         for reserved, size in self.reservations.items():
             self.addresses.give(reserved, size)
         for address, size in self.host.items():
-            linux.unmap(Addr(address), size)
+            linux.unmap(address, size)
         self.physical.close()
 
     def _reached_before(self, end: int) -> int:

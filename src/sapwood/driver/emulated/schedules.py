@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from graphlib import TopologicalSorter
 from itertools import count
 from time import perf_counter
 from typing import TypeVar
@@ -225,19 +226,14 @@ def _arranged(
     before: Mapping[T, Sequence[T]], pick: Callable[[Sequence[T]], int]
 ) -> Iterator[T]:
     """Yield everything after what comes before it, choosing by ``pick``."""
-    waiting = {each: len(earlier) for each, earlier in before.items()}
-    later: dict[T, list[T]] = {}
-    for each, earlier in before.items():
-        for one in earlier:
-            later.setdefault(one, []).append(each)
-    ready = [each for each, number in waiting.items() if not number]
+    sorter = TopologicalSorter(before)
+    sorter.prepare()
+    ready = list(sorter.get_ready())
     while ready:
         each = ready.pop(pick(ready))
         yield each
-        for one in later.pop(each, ()):
-            waiting[one] -= 1
-            if not waiting[one]:
-                ready.append(one)
+        sorter.done(each)
+        ready += sorter.get_ready()
 
 
 def schedule_named(name: str) -> Schedule:

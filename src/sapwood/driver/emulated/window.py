@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 
 from sapwood.driver.api import Access
@@ -49,12 +49,6 @@ class Window:
         with self.lock:
             linux.unmap(address, size)
             del self._taken[bisect_left(self._taken, (address, address + size))]
-
-    def start(self, address: int) -> int:
-        """Return where the last reservation begins that is not above ``address``."""
-        with self.lock:
-            index = bisect_right(self._taken, (address + 1,)) - 1
-            return self._taken[index][0] if index >= 0 else 0
 
     def most(self) -> float:
         """Return how many reservations and mappings there may be."""

@@ -15,7 +15,7 @@ from sapwood.driver.api import KernelOp
 from sapwood.errors import MisuseError
 from sapwood.integrations.numpy.faced import A, Faced
 from sapwood.integrations.numpy.kernels import IMAGE, results
-from sapwood.integrations.numpy.layout import check_dtype, is_writeable
+from sapwood.integrations.numpy.layout import check_dtype
 from sapwood.integrations.numpy.packing import constants, pack
 from sapwood.integrations.strided import Layout
 from sapwood.memory.device import Device
@@ -53,7 +53,7 @@ def launch(name: str, outs: Sequence[Faced], args: Sequence[Any]) -> None:
 
 
 def _check_writeable(outs: Sequence[Faced]) -> None:
-    if any(not is_writeable(out.layout) for out in outs):
+    if any(not out.layout.kind for out in outs):
         raise ValueError("the destination is read-only; write to a copy of it")
 
 

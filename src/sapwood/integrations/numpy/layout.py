@@ -40,11 +40,6 @@ def layout_of(array: Array) -> Layout:
     return Layout(array.shape, array.strides, array.dtype.str, flags.aligned, writeable)
 
 
-def is_writeable(layout: Layout) -> bool:
-    """Return whether an array of this layout may be written."""
-    return bool(layout.kind)
-
-
 def address_of(array: Array) -> int:
     """Return the address of the first element of ``array``, which is not read."""
     address: int = array.__array_interface__["data"][0]
@@ -62,7 +57,7 @@ def array_at(address: int, layout: Layout) -> Array:
     low, window, dtype = _window(layout)
     memory = window.from_address(address + low)
     array = np.ndarray(layout[0], dtype, memory, -low, layout[1])
-    if not is_writeable(layout):
+    if not layout.kind:
         array.flags.writeable = False
     return array
 

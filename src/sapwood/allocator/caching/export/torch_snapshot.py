@@ -6,12 +6,13 @@ PyTorch, each contiguous mapped range of an expandable segment is a segment ther
 
 from __future__ import annotations
 
+import io
+import pickle  # noqa: TID251  PyTorch's tools read nothing else; see `_Plain`
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import groupby
-from typing import Any, get_args
+from typing import Any, NoReturn, get_args
 
-from sapwood.allocator.caching.export.pickled import dump_plain, load_plain
 from sapwood.allocator.caching.export.strict import Item
 from sapwood.allocator.caching.picture import (
     DEFAULT_POOL,
@@ -62,7 +63,7 @@ def to_torch(*pictures: Picture) -> dict[str, Any]:
 
 def dumps_torch(*pictures: Picture) -> bytes:
     """Return `to_torch` as a pickle, as PyTorch's tools read from files."""
-    return dump_plain(to_torch(*pictures))
+    return pickle.dumps(to_torch(*pictures), protocol=4)
 
 
 def _mapped(segment: SegmentPicture) -> Iterator[SegmentPicture]:
@@ -146,6 +147,41 @@ def _settings(picture: Picture) -> dict[str, Any]:
             str(1 << power): divisions.get(1 << power, 0) for power in range(16)
         },
     }
+
+
+# What the unpickler raises for bytes that no pickler wrote.
+_DAMAGE = (
+    *(pickle.UnpicklingError, ArithmeticError, AttributeError, EOFError),
+    *(LookupError, MemoryError, RecursionError, TypeError, ValueError),
+)
+
+
+def load_plain(data: bytes) -> Any:
+    """Return the plain data of a pickle.
+
+    Raises `MisuseError` for a pickle that names code, and for a damaged one.
+    """
+    try:
+        return _Plain(io.BytesIO(data)).load()
+    except _DAMAGE as error:
+        raise MisuseError(
+            f"the pickle cannot be read: {error}. Use the file as it was written"
+        ) from None
+
+
+class _Plain(pickle.Unpickler):
+    """An unpickler that knows no names, so that nothing in a file can be called."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise MisuseError(
+            f"the pickle names {module}.{name}: only plain data is read, as a name may "
+            "be of any code. Write it without annotations that are objects"
+        )
+
+    def persistent_load(self, pid: object) -> NoReturn:
+        raise MisuseError(
+            f"the pickle refers to {pid!r} outside itself. Write it as plain data"
+        )
 
 
 def loads_torch(data: bytes, device: int | None = None) -> Picture:

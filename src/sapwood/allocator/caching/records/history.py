@@ -158,15 +158,8 @@ class History:
             for action, address, size, stream, at, pool, stack, note in self._rows
         )
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
     def revised(self, options: HistoryOptions) -> History:
         """Return a history under other options that goes on with these events."""
         revised = History(options)
         revised._rows.extend(self._rows)
         return revised
-
-    def clear(self) -> None:
-        """Forget all events."""
-        self._rows.clear()

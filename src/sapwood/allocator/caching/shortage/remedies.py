@@ -67,19 +67,12 @@ def fits(picture: Picture, request: Request) -> bool:
     if room(picture) >= request.growth:
         return True
     whole = {pool.id for pool in picture.pools if pool.no_split}
+    home = request.pool, request.size_class, request.stream
     return any(
-        _is_at_home(segment, request)
+        _place(segment) == home
         and _may_serve(segment, block, request)
         and (segment.pool not in whole or len(segment.blocks) == 1)
         for segment, block in picture.blocks("free")
-    )
-
-
-def _is_at_home(segment: SegmentPicture, request: Request) -> bool:
-    return (
-        segment.pool == request.pool
-        and segment.stream == request.stream
-        and segment.size_class == request.size_class
     )
 
 

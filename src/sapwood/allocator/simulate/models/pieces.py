@@ -48,8 +48,6 @@ class Piece:
 class Shelf:
     """Free pieces, the smallest first, then the lowest."""
 
-    __slots__ = ("_sorted",)
-
     def __init__(self) -> None:
         self._sorted: list[tuple[int, int, Piece]] = []
 
