@@ -3,3 +3,29 @@
 `DiskStore` is a store in a folder, `Entries` keeps parts under a `Key` in it.
 Nothing that is read runs; what is damaged is absent.
 """
+
+from sapwood.persist.api import Item, Store, is_store
+from sapwood.persist.disk import DiskStore
+from sapwood.persist.entries import Absent, Entries, Finding, verify
+from sapwood.persist.key import Difference, Key, decode_key, diff, encode_key, nearest
+from sapwood.persist.memory import MemoryStore
+from sapwood.persist.tiered import Tiered
+
+__all__ = [
+    "Absent",
+    "Difference",
+    "DiskStore",
+    "Entries",
+    "Finding",
+    "Item",
+    "Key",
+    "MemoryStore",
+    "Store",
+    "Tiered",
+    "decode_key",
+    "diff",
+    "encode_key",
+    "is_store",
+    "nearest",
+    "verify",
+]

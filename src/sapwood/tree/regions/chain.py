@@ -27,19 +27,7 @@ from sapwood.tree.choose.function_cache import Found, ambient_arrays
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.guards import Slot
 from sapwood.tree.node.node import Link, Live, Node, Undone
-from sapwood.tree.regions.crossing import (
-    RAN,
-    REMEDY,
-    RESULT,
-    Passed,
-    Ran,
-    carry,
-    changed_by,
-    check_open,
-    receive,
-    returned,
-    which_are_one,
-)
+from sapwood.tree.regions import crossing
 from sapwood.tree.regions.rerun import Begun
 from sapwood.tree.replay.replay import replay
 from sapwood.tree.watch.session import Midway, Warm
@@ -101,7 +89,7 @@ def _undone(links: Sequence[Link], plain: Sequence[tuple[Slot, Any]]) -> Undone 
     first = head.argument_places
     names = {use.name: i for i, use in enumerate(head.places[first:], first)}
     results = {
-        RESULT.format(link.live.name): link.live.name
+        crossing.RESULT.format(link.live.name): link.live.name
         for link in links
         if link.live is not None
     }
@@ -225,43 +213,49 @@ class Passage:
         """Run an eager region, and replay the part behind it."""
         integration, device = self.recordings.integration, self.recordings.device
         args, kwargs = self._shown
-        passed = Passed(args, kwargs, integration, flat=live.flat)
-        asked = Passed(self.args, self.kwargs, integration, flat=self.flat)
+        passed = crossing.Passed(args, kwargs, integration, flat=live.flat)
+        asked = crossing.Passed(self.args, self.kwargs, integration, flat=self.flat)
         if self.begun is not None:
             self.begun.enters(passed, last=following.live is None)
         result = self._run(live, args, kwargs, passed)
-        changed = None if following.idle else changed_by(asked, live.name)
+        changed = None if following.idle else crossing.changed_by(asked, live.name)
         if changed is not None:
             raise Midway(changed.what, remedy=changed.remedy)
-        carried = carry(self.carried, self._new, [*passed.arrays(), *self._bound])
+        carried = crossing.carry(
+            self.carried, self._new, [*passed.arrays(), *self._bound]
+        )
         if following.idle and live.key is None and live.drops:
             result = None
-        got = returned(live.name, result, passed, carried, integration)
+        got = crossing.returned(live.name, result, passed, carried, integration)
         if got.refused:
-            raise Midway(got.refused, remedy=REMEDY)
+            raise Midway(got.refused, remedy=crossing.REMEDY)
         if got.key != live.key or got.shared != live.shared:
             raise Midway(
                 f"the region {live.name} returned {got.text}, and {live.text} when "
                 f"it was recorded{'' if got.text != live.text else ', another array'}; "
-                f"{RAN}",
-                remedy=REMEDY,
+                f"{crossing.RAN}",
+                remedy=crossing.REMEDY,
             )
-        self.carried = receive(carried, got)
+        self.carried = crossing.receive(carried, got)
         with device.lock:
-            check_open(device, live.name)
+            crossing.check_open(device, live.name)
             device.returns.drain()
             self._replay(following, self._admitted(following, live))
         if self.begun is not None:
             self.begun.latest = None if following.idle else following.part.ambient
 
     def _run(
-        self, live: Live, args: tuple[Any, ...], kwargs: dict[str, Any], passed: Passed
+        self,
+        live: Live,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        passed: crossing.Passed,
     ) -> Any:
         """Run an eager region in the modes that the function would call it in."""
         function = live.held()
         if function is None:
             raise Midway(
-                f"the eager region {live.name}, or its object, is gone; {RAN}",
+                f"the eager region {live.name}, or its object, is gone; {crossing.RAN}",
                 remedy="Keep it alive while the function is in use",
             )
         begun = self.begun
@@ -272,15 +266,15 @@ class Passage:
             if live.caught is None:
                 raise
             if begun is not None:
-                begun.leaves(Ran(live.name, passed, None, error))
+                begun.leaves(crossing.Ran(live.name, passed, None, error))
             raise Midway(
                 f"the eager region {live.name} raised {error!r} inside a try of the "
-                f"function, which no replay runs; {RAN}",
+                f"function, which no replay runs; {crossing.RAN}",
                 where=live.caught,
                 remedy="Catch it inside the eager region",
             ) from error
         if begun is not None:
-            begun.leaves(Ran(live.name, passed, result))
+            begun.leaves(crossing.Ran(live.name, passed, result))
             if self.node.undone and live.name in self.node.undone.results:
                 begun.save_result(result)
         return result
@@ -294,7 +288,7 @@ class Passage:
         why: Why | None = Why.AMBIENT
         if ambient is not None:
             why = rejects(node, Mask(0), self.carried, ambient, integration)
-            which = which_are_one(node.ambient, ambient, self.carried)
+            which = crossing.which_are_one(node.ambient, ambient, self.carried)
             if why is None and sharing(ambient, self.carried) != link.shared:
                 why = Why.OVERLAP
             elif why is None and which != link.which:
@@ -303,7 +297,7 @@ class Passage:
             miss = explain(node, why or Why.AMBIENT, Mask(0), self.carried, ambient)
             raise Midway(
                 f"after the region {live.name}, {miss}: what follows was recorded "
-                f"under something else; {RAN}",
+                f"under something else; {crossing.RAN}",
                 remedy=_KEPT,
             )
         storages = [*self.carried.storages, *ambient.storages]

@@ -58,28 +58,8 @@ from sapwood.tree.record.staging import (
     stage,
 )
 from sapwood.tree.record.taking import RecordRequest, plain_changes, undo, with_leaves
+from sapwood.tree.regions import crossing
 from sapwood.tree.regions.chain import answer_for_all
-from sapwood.tree.regions.crossing import (
-    RAN,
-    REMEDY,
-    RESULT,
-    Passed,
-    Ran,
-    Returned,
-    carry,
-    caught_at,
-    changed_by,
-    drops_result,
-    hold_weakly,
-    made_inside,
-    only_returns,
-    receive,
-    refuse_manner,
-    returned,
-    unlike,
-    unlocked,
-    which_are_one,
-)
 from sapwood.tree.regions.frame import Frame
 from sapwood.tree.regions.rerun import Begun
 from sapwood.tree.replay.replay import replay
@@ -123,7 +103,11 @@ def _recorded(parts: _Parts) -> Recorded:
         parts.close()
         if not (isinstance(error, CaptureError) and parts.links):
             raise
-        what = f"{error.what}; {RAN}" if isinstance(error, Unready) else error.what
+        what = (
+            f"{error.what}; {crossing.RAN}"
+            if isinstance(error, Unready)
+            else error.what
+        )
         raise Midway(what, where=error.where, remedy=error.remedy) from None
     finally:
         parts.let_go()
@@ -502,7 +486,7 @@ class _Parts:
             # It copies into stand-ins in the ranges of parts before.
             node.clobbers = Mask(node.clobbers | mask)
         shared = sharing(self.arrays, self.carried)
-        which = which_are_one(self.ambient, self.arrays, self.carried)
+        which = crossing.which_are_one(self.ambient, self.arrays, self.carried)
         slots = tuple(slot for slot, _ in bound)
         self.links.append(Link(node, slots, shared, which, None, idle))
         self.holds.append(node.held)
@@ -677,16 +661,16 @@ class _Parts:
         """Run what was captured so far, then an eager region; then capture on."""
         framework, capture = self.device.framework, self.capture
         run, manner = Capture.run.__code__, framework.manner()
-        caught, self.returns = caught_at(run), only_returns(run)
-        told = Passed(args, kwargs, self.recordings.integration).text()
-        refuse_manner(part.name, manner, self.outside, self.session)
+        caught, self.returns = crossing.caught_at(run), crossing.only_returns(run)
+        told = crossing.Passed(args, kwargs, self.recordings.integration).text()
+        crossing.refuse_manner(part.name, manner, self.outside, self.session)
         live = partial(
             Live,
             part.name,
             part.held(),
             caught=caught,
             manner=manner,
-            drops=drops_result(run),
+            drops=crossing.drops_result(run),
         )
         try:
             with framework.resting():
@@ -714,20 +698,20 @@ class _Parts:
         """
         args, kwargs = self.gives
         integration, link = self.recordings.integration, self.links[-1]
-        passed = Passed(args, kwargs, integration)
-        asked = Passed(self.call.args, self.call.kwargs, integration)
+        passed = crossing.Passed(args, kwargs, integration)
+        asked = crossing.Passed(self.call.args, self.call.kwargs, integration)
         self.began.enters(passed)
-        result, raised = unlocked(self.device, part, args, kwargs)
+        result, raised = crossing.unlocked(self.device, part, args, kwargs)
         # Not by a name of this frame: the error's traceback leads to it.
         self.began.leaves(
-            Ran(part.name, passed, result, raised.error if raised else None)
+            crossing.Ran(part.name, passed, result, raised.error if raised else None)
         )
-        changed = None if self.returns else changed_by(asked, part.name)
+        changed = None if self.returns else crossing.changed_by(asked, part.name)
         if changed is not None:
             raise changed
         first, count = len(self.carried.storages), len(link.part.outputs.storages)
         remembered = [*passed.arrays(), *self.bound]
-        self.carried = carry(
+        self.carried = crossing.carry(
             self.carried, self.made[len(self.made) - count :], remembered
         )
         self.frame.passes(self.own, remembered)
@@ -746,34 +730,36 @@ class _Parts:
         part: EagerRegion,
         told: str,
         live: Callable[..., Live],
-        passed: Passed,
+        passed: crossing.Passed,
         result: Any,
     ) -> None:
         """Note a region's result, and what replays are to know of the region."""
         name, integration, link = part.name, self.recordings.integration, self.links[-1]
-        got = returned(name, result, passed, self.carried, integration)
+        got = crossing.returned(name, result, passed, self.carried, integration)
         self.session.broken(part, told, got.kind)
         self._check(name, got, passed)
-        link.part.outputs = outputs = hold_weakly(link.part.outputs)
-        inside = made_inside(name, outputs, self.call.leaves, self.before)
+        link.part.outputs = outputs = crossing.hold_weakly(link.part.outputs)
+        inside = crossing.made_inside(name, outputs, self.call.leaves, self.before)
         self.error = self.error or inside
         flat, known = passed.flat, len(self.carried.storages)
         behind = live(key=got.key, shared=got.shared, text=got.text, flat=flat)
         self.links[-1] = replace(link, live=behind)
-        self.carried = receive(self.carried, got)
+        self.carried = crossing.receive(self.carried, got)
         count = len(self.carried.storages) - known
-        self.roles.carry(RESULT.format(name), count)
+        self.roles.carry(crossing.RESULT.format(name), count)
         self.frame.returned(name, got, self.carried)
 
-    def _check(self, name: str, got: Returned, passed: Passed) -> None:
+    def _check(
+        self, name: str, got: crossing.Returned, passed: crossing.Passed
+    ) -> None:
         """Refuse a result that no replay could take, or that differs from the last."""
         warm = self.order.specialization.warm
         then = () if warm is None else warm.breaks
-        refused = got.refused or unlike(name, got, self.session.breaks, then)
+        refused = got.refused or crossing.unlike(name, got, self.session.breaks, then)
         if refused and self.order.tolerant and not passed.changed():
-            self.error = self.error or CaptureError(refused, remedy=REMEDY)
+            self.error = self.error or CaptureError(refused, remedy=crossing.REMEDY)
         elif refused:
-            self.session.refuse(refused, REMEDY)
+            self.session.refuse(refused, crossing.REMEDY)
 
     # The end.
 
