@@ -427,7 +427,8 @@ def test_what_no_replay_may_keep(rt, comes_again):
 def test_threads_make_containers_of_their_own(rt):
     """What one thread's replay makes has nothing of another's in it.
 
-    A call that another thread binds under is skipped, and said to be.
+    A call that another thread binds under is skipped, and said to be. Recordings are
+    there before: who reads a slot while another thread records finds no values yet.
     """
     o, xs = (
         types.SimpleNamespace(out=None),
@@ -447,6 +448,10 @@ def test_threads_make_containers_of_their_own(rt):
             if (two * 3).tolist() != (three * 2).tolist():
                 wrong.append((two, three))
 
+    held = []
+    for i in range(12):
+        f(xs[i % 2])
+        held.append(o.out)
     threads = [threading.Thread(target=calls, args=(x,)) for x in xs]
     for each in threads:
         each.start()

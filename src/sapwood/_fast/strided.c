@@ -22,31 +22,39 @@ static long long number_of(PyObject *from, PyObject *name) {
   return found;
 }
 
-/* How many numbers there are in a tuple; -1 where these are too many, or no numbers. */
-static int32_t numbers_of(PyObject *from, PyObject *name, int64_t *to) {
-  PyObject *tuple = PyObject_GetAttr(from, name);
+/* How many numbers there are in a tuple; -1 where these are too many, or no numbers. No
+ * code runs. */
+static int32_t numbers_of(PyObject *tuple, int64_t *to) {
   Py_ssize_t count = tuple && PyTuple_Check(tuple) ? PyTuple_GET_SIZE(tuple) : -1;
   if (count > MOST_DIMS)
-    count = -1;
-  for (Py_ssize_t k = 0; k < count; k++)
+    return -1;
+  for (Py_ssize_t k = 0; k < count; k++) {
+    if (!PyLong_Check(item(tuple, k)))
+      return -1;
     to[k] = PyLong_AsLongLong(item(tuple, k));
-  Py_XDECREF(tuple);
+  }
   return (int32_t)count;
 }
 
 static int look(PyObject *array, Tensor *found) {
   PyObject *data = PyObject_GetAttr(array, of.data);
   PyObject *dtype = PyObject_GetAttr(array, of.dtype);
-  int32_t strides = numbers_of(array, of.strides, seen[1]);
+  PyObject *shape = PyObject_GetAttr(array, of.shape);
+  PyObject *strides = PyObject_GetAttr(array, of.strides);
+  int unknown;
   found->data = (void *)(intptr_t)number_of(data, of.pointer), found->offset = 0;
   found->device = CUDA, found->ordinal = (int32_t)number_of(data, of.ordinal);
-  found->dims = numbers_of(array, of.shape, seen[0]);
-  found->shape = seen[0], found->strides = seen[1];
   found->code = (uint8_t)number_of(dtype, of.num);
   found->bits = 0, found->lanes = (uint16_t)number_of(dtype, of.size);
   Py_XDECREF(data);
   Py_XDECREF(dtype);
-  return PyErr_Occurred() || found->dims < 0 || found->dims != strides;
+  /* Last: whatever code runs before may look at another array. */
+  found->dims = numbers_of(shape, seen[0]);
+  unknown = found->dims < 0 || found->dims != numbers_of(strides, seen[1]);
+  found->shape = seen[0], found->strides = seen[1];
+  Py_XDECREF(shape);
+  Py_XDECREF(strides);
+  return unknown || PyErr_Occurred();
 }
 
 static int current(int32_t device, int32_t ordinal, void **stream) {
