@@ -14,7 +14,6 @@ from sapwood.driver.api import Driver, GraphHandle, NodeHandle, StreamHandle
 from sapwood.driver.release import Release
 from sapwood.errors import CaptureError
 from sapwood.graphs.exec import Copies, Exec, Lent, Staged, surround
-from sapwood.graphs.recording import Recording
 from sapwood.memory.fold import Life
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr, Size
@@ -85,14 +84,13 @@ class Adopted(Exec):
         self,
         driver: Driver,
         graph: GraphHandle,
-        recording: Recording,
         addresses: Sequence[Addr],
         copies: Mapping[NodeHandle, Copies],
         owner: Owner,
         code: tuple[object, ...],
     ) -> None:
         handle = driver.adopt_exec(graph, owner.instantiate())
-        super().__init__(driver, handle, recording, addresses, copies)
+        super().__init__(driver, handle, addresses, copies)
         self.owner, self.code = owner, code
 
     def _start(self, stream: StreamHandle) -> None:
@@ -115,7 +113,6 @@ class Adopted(Exec):
 def adopt(
     driver: Driver,
     graph: GraphHandle,
-    recording: Recording,
     addresses: Sequence[Addr],
     staged: Sequence[Staged],
     owner: Owner,
@@ -123,7 +120,7 @@ def adopt(
 ) -> Adopted:
     """Make an adopted graph launchable, staged places copied around it.
 
-    ``recording`` tells what it uses, ``code`` as in `Adopted`.
+    ``code`` as in `Adopted`.
     """
     copies = surround(driver, graph, addresses, staged)
-    return Adopted(driver, graph, recording, addresses, copies, owner, code)
+    return Adopted(driver, graph, addresses, copies, owner, code)

@@ -76,11 +76,10 @@ class Exec:
         self,
         driver: Driver,
         handle: ExecHandle,
-        recording: Recording,
         addresses: Sequence[Addr],
         copies: Mapping[NodeHandle, Copies],
     ) -> None:
-        self.driver, self.handle, self.recording = driver, handle, recording
+        self.driver, self.handle = driver, handle
         self._copies = copies
         self._places = [*addresses]
         self._moved: set[int] = set()
@@ -134,16 +133,15 @@ class Exec:
 def instantiate(
     driver: Driver,
     graph: GraphHandle,
-    recording: Recording,
     addresses: Sequence[Addr],
     staged: Sequence[Staged],
 ) -> Exec:
     """Make a graph launchable as it is, staged places copied around it.
 
-    ``recording`` tells what it uses. The graph stays the caller's.
+    The graph stays the caller's.
     """
     copies = surround(driver, graph, addresses, staged)
-    return Exec(driver, driver.instantiate(graph), recording, addresses, copies)
+    return Exec(driver, driver.instantiate(graph), addresses, copies)
 
 
 def link(
@@ -160,7 +158,7 @@ def link(
     graph = driver.create_graph()
     with forgotten(driver, graph) as made:
         _build(driver, graph, recording, addresses, staged, functions)
-        made.append(instantiate(driver, graph, recording, addresses, staged))
+        made.append(instantiate(driver, graph, addresses, staged))
     return made[0]
 
 

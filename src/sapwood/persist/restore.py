@@ -124,7 +124,7 @@ def _drawing(
         stages=late_stages(places, roles, range_, device),
         ambient=ambient,
         ambient_arrays=read_by,
-        link=partial(link, device.driver, functions=device.function),
+        link=partial(link, device.driver, recording, functions=device.function),
     )
 
 

@@ -22,8 +22,8 @@ from sapwood.tree.record.staging import landing
 from sapwood.tree.record.taking import RecordRequest
 from sapwood.units import Addr, Mask, Size
 
-Linker = Callable[[Recording, Sequence[Addr], Sequence[Staged]], Exec]
-"""Makes a recording launchable, its symbols at these addresses, copies around it."""
+Linker = Callable[[Sequence[Addr], Sequence[Staged]], Exec]
+"""Makes a graph launchable, its symbols at these addresses, copies around it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def _link(drawing: LinkSpec, uses: Sequence[PlaceUse], range_: Range) -> Exec:
         if use.role is Role.COPIED and use.used and use.size
     ]
     addresses = [range_.base, *(place.lo for place in drawing.places)]
-    return drawing.link(drawing.recording, addresses, staged)
+    return drawing.link(addresses, staged)
 
 
 def _uses(drawing: LinkSpec) -> tuple[PlaceUse, ...]:

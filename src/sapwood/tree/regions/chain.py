@@ -196,6 +196,11 @@ class Passage:
 
     def _replay(self, link: Link, ambient: Arrays) -> None:
         recordings = self.recordings
+        if link.idle:
+            self._shown, _ = link.part.outputs.make(
+                recordings.integration, (), self.carried.arrays, (), self.made
+            )
+            return
         done = replay(recordings, link.part, self.carried, ambient, self.made)
         recordings.leases.cross(done.storages)
         self.made += done.storages
@@ -214,11 +219,13 @@ class Passage:
         integration, device = self.recordings.integration, self.recordings.device
         args, kwargs = self._shown
         passed = crossing.Passed(args, kwargs, integration, flat=live.flat)
-        asked = crossing.Passed(self.args, self.kwargs, integration, flat=self.flat)
+        asked = None
+        if not following.idle:
+            asked = crossing.Passed(self.args, self.kwargs, integration, flat=self.flat)
         if self.begun is not None:
             self.begun.enters(passed, last=following.live is None)
         result = self._run(live, args, kwargs, passed)
-        changed = None if following.idle else crossing.changed_by(asked, live.name)
+        changed = None if asked is None else crossing.changed_by(asked, live.name)
         if changed is not None:
             raise Midway(changed.what, remedy=changed.remedy)
         carried = crossing.carry(

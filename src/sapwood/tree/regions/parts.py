@@ -531,7 +531,7 @@ class _Parts:
         """Return what the part has allocated that somebody has."""
         if self.capturer is not None:
             return [Bytes(*each) for each in self.owners[-1].survivors()]
-        alive = self.capture.survivors(self.first)
+        alive = [*self.capture.allocations.alive(self.first).values()]
         for storage in alive:
             # For the parts to come it is memory like any other.
             storage.captured, storage.writer, storage.readers = False, None, ()

@@ -151,9 +151,12 @@ class Allocations:
         """Return how many there were."""
         return len(self._made)
 
-    def alive(self) -> dict[int, Storage]:
-        """Return those that somebody holds, by their place in the order."""
-        found = {i: made() for i, made in enumerate(self._made)}
+    def alive(self, first: int = 0) -> dict[int, Storage]:
+        """Return those that somebody holds, by their place in the order.
+
+        Those from the ``first`` on.
+        """
+        found = {i: made() for i, made in enumerate(self._made[first:], first)}
         return {i: storage for i, storage in found.items() if storage is not None}
 
 
@@ -270,10 +273,6 @@ class Capture:
         self._open = False
         self.fork.leave()
         return graph
-
-    def survivors(self, first: int) -> list[Storage]:
-        """Return those of the allocations from the ``first`` on that outlive it."""
-        return [s for i, s in self.allocations.alive().items() if i >= first]
 
     def live(self, graph: GraphHandle | None = None) -> ExitStack:
         """Return a context in which nothing is captured, nor anybody watched.
