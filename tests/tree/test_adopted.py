@@ -26,6 +26,7 @@ from sapwood.memory.fold import Life
 from sapwood.memory.storage import Storage
 from sapwood.memory.validate import validate
 from sapwood.tree.record import adopted
+from sapwood.tree.record.adopted import record_adopted
 from sapwood.tree.watch import session
 from sapwood.units import Addr, Size
 from tests.support.inexact import Inexact
@@ -184,6 +185,7 @@ class World:
         self.recordings = self.runtime._recordings
         self.device = self.recordings.device
         self.recordings.capturer = self
+        self.recordings.recorder = partial(record_adopted, capturer=self)
         self.device.framework.watched = self.watched
         self.device.framework.resting = self.resting
         poison_idle(self.runtime, self.checked)

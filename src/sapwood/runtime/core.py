@@ -173,7 +173,10 @@ class Runtime:
         )
         capture = getattr(self._integration, "capturer", None)
         if capture is not None:
-            self._recordings.capturer = capture(self._device)
+            self._recordings.capturer = capturer = capture(self._device)
+            from sapwood.tree.record.adopted import record_adopted
+
+            self._recordings.recorder = partial(record_adopted, capturer=capturer)
         self._runners: weakref.WeakSet[Runner] = weakref.WeakSet()
         self._source: Source | None = None
         if self._entries is not None:

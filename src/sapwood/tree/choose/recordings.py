@@ -88,6 +88,7 @@ class Recordings(RecordingsState):
         self.busy: set[Node] = set()
         self.before_call: Callable[[], None] | None = None
         self.stepped = False
+        self.recorder: Callable[[Any, Recordings], Any] | None = None
         self.capturer: GraphCapturer | None = None
         self._capture_stream: Stream | None = None
         self.kept: dict[Keeper, None] = {}

@@ -179,13 +179,11 @@ class Scene:
 
     def describe(self, taken: Taken, outputs: Outputs) -> LinkSpec:
         """Say what is to be built. Raises `CaptureError` for a foreign address."""
-        known, memos = memos_of(taken.before, self.integration, self.device.framework)
+        device, places, stages = self.device, self.places, self.stages
+        known, memos = memos_of(taken.before, self.integration, device.framework)
         graph, lines = taken.captured.graph, taken.captured.session.lines
-        places, stages = self.places, self.stages
-        recording = read(
-            self.ops, lines, places, stages, self.range, self.device, known
-        )
-        link = partial(instantiate, self.device.driver, graph)
+        recording = read(self.ops, lines, places, stages, self.range, device, known)
+        link = partial(instantiate, device.driver, graph)
         return self.spec(recording, outputs, memos=memos, link=link)
 
     def check(self, taken: Taken, outputs: Outputs, error: object) -> None:

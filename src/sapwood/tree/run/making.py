@@ -17,7 +17,6 @@ from sapwood.tree.choose.origins import origins_of
 from sapwood.tree.choose.skips import skip_of
 from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.node.node import Node
-from sapwood.tree.record.adopted import record_adopted
 from sapwood.tree.record.recorder import ReadsArguments, Recorded, record
 from sapwood.tree.record.repeated import check_told
 from sapwood.tree.record.taking import RecordRequest, is_doubtful
@@ -117,13 +116,12 @@ class Making:
 
     def _recorded(self, order: RecordRequest) -> Recorded:
         """Have a call captured; where it reads its arguments by itself, once more."""
-        capturer = self.recordings.capturer
-        take = partial(record_adopted, capturer=capturer) if capturer else record
+        recorder = self.recordings.recorder or record
         try:
-            return take(order, self.recordings)
+            return recorder(order, self.recordings)
         except ReadsArguments:
             order.specialization.reads_arguments = True
-        return take(order, self.recordings)
+        return recorder(order, self.recordings)
 
     def _keep(self, unfound: Unfound, made: Recorded) -> None:
         """Make a new recording ready to be kept, if it is one that can be.
