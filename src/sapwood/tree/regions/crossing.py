@@ -16,11 +16,11 @@ from operator import is_, is_not
 from types import BuiltinFunctionType, CodeType, FrameType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple
 
-from sapwood.errors import CaptureError, MisuseError, StaleOutput
+from sapwood.errors import CaptureError, MisuseError
 from sapwood.memory.device import Device
 from sapwood.memory.framework import Manner
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.integration import Array, Integration, Probe, text_of
+from sapwood.tree.call.integration import Array, Integration, text_of
 from sapwood.tree.call.signature import NONE, Arrays, describe, look
 from sapwood.tree.choose.admit import sharing
 from sapwood.tree.guards import Ambient, Survey
@@ -37,7 +37,6 @@ from sapwood.tree.node.node import Shared
 from sapwood.tree.node.outputs import Constant, Held, Output, Outputs
 from sapwood.tree.watch.session import Broken, EagerRegion, Session, is_users
 from sapwood.tree.watch.watch import Caught
-from sapwood.units import Addr
 
 RAN: Final = "the first part has run, and is not undone"
 RESULT: Final = "the result of {}"
@@ -73,20 +72,19 @@ class Passed:
             self.flat = same and len(ones) == len(self.leaves)
             if not self.flat:
                 self.containers = [(each, contents_of(each)) for each in things]
-        self._probes = [(x, integration.probe([x])) for x in self.arrays()]
+        self._looks = self._look()
 
     def arrays(self) -> list[Array]:
         """Return the arrays among them."""
         return [leaf for leaf in self.leaves if self._integration.is_array(leaf)]
 
-    def reshaped(self) -> bool:
-        """Return whether an array among them was given other looks, or other memory.
+    def _look(self) -> list[Hashable]:
+        return [seen(array, self._integration) for array in self.arrays()]
 
-        Of one that has ended, whoever uses it is told so.
-        """
-        look = self._integration.look
-        other = [x for x, probe in self._probes if _asked(probe, x) is not probe.lows]
-        return any(look(array).storage.stale is None for array in other)
+    def reshaped(self) -> bool:
+        """Return whether an array among them was given other looks, or other memory."""
+        pairs = zip(self._look(), self._looks, strict=True)
+        return any(now is not None and now != then for now, then in pairs)
 
     def text(self) -> str:
         """Return what tells these arguments from others, storages left out."""
@@ -120,14 +118,6 @@ class Ran(NamedTuple):
     passed: Passed
     result: Any
     raised: BaseException | None = None
-
-
-def _asked(probe: Probe, array: Array) -> Sequence[Addr] | None:
-    """Return where an array is that looks as it did; None if otherwise, or stale."""
-    try:
-        return probe([array])
-    except StaleOutput:
-        return None
 
 
 def seen(array: Array, integration: Integration) -> Hashable:
