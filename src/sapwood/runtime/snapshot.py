@@ -34,6 +34,7 @@ def picture(
     """Return a snapshot, the store left out; called under the device's lock."""
     recordings.settle()
     live = recordings.leases.addresses()
+    numbers = {node.label: node.number for node in recordings.nodes}
     functions = {runner.call_log.number: runner.options.name for runner in runners}
     logs = [runner.call_log for runner in runners]
     told = [(log, missing) for log in logs for missing in log.misses]
@@ -49,7 +50,7 @@ def picture(
         "memory": dict(memory),
         "functions": [_function(runner) for runner in runners],
         "recordings": [
-            _recording(runner.options.name, node, recordings, live)
+            _recording(runner.options.name, node, numbers, live)
             for runner in runners
             for node in runner.cache.nodes
         ],
@@ -101,9 +102,8 @@ def _function(runner: Runner) -> dict[str, Any]:
 
 
 def _recording(
-    function: str, node: Node, recordings: Recordings, live: Mapping[Addr, Storage]
+    function: str, node: Node, numbers: Mapping[str, int], live: Mapping[Addr, Storage]
 ) -> dict[str, Any]:
-    parents = {other.label: other.number for other in recordings.nodes}
     outputs = [
         {"bytes": storage.size, "live": storage.address in live}
         for storage in node.outputs.storages
@@ -113,7 +113,7 @@ def _recording(
         "name": node.label,
         "function": function,
         "signature": node.signature,
-        "parent": None if node.parent is None else parents.get(node.parent),
+        "parent": None if node.parent is None else numbers.get(node.parent),
         "hits": node.timed,
         "ops": len(node.recording.ops),
         "pages": node.clobbers.bit_count(),
