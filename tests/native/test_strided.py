@@ -114,6 +114,13 @@ def test_as_many_arrays_are_looked_at(probe, count):
     assert count < 2 or found(arrays[::-1]) is None
 
 
+def test_items_of_one_kind_may_be_of_other_sizes(probe):
+    """Where there are no strides, nothing else tells."""
+    found = probe(Strided((), "V4"))
+    assert found([Strided((), "V4")]) == found.lows
+    assert found([Strided((), "V8")]) is None
+
+
 def test_what_has_no_looks_has_no_probe(probe):
     """What is no such array cannot be looked at."""
     assert probe(3.0) is None

@@ -313,6 +313,30 @@ C_MUTANTS: Final = (
         ";",
     ),
     CMutant(
+        "strides by attribute unread",
+        "_fast/strided.c",
+        "found->dims != numbers_of(strides, seen[1]);",
+        "found->dims != numbers_of(shape, seen[1]);",
+    ),
+    CMutant(
+        "how large items are unread",
+        "_fast/strided.c",
+        "found->lanes = (uint16_t)number_of(dtype, of.size);",
+        "found->lanes = 0;",
+    ),
+    CMutant(
+        "whose memory it is unread",
+        "_fast/strided.c",
+        "found->ordinal = (int32_t)number_of(data, of.ordinal);",
+        "found->ordinal = 0;",
+    ),
+    CMutant(
+        "aligned by sixteen",
+        "_fast/probe.h",
+        "return address & (p->vector - 1) ? address & -address : p->vector;",
+        "return address & 15 ? address & -address : 16;",
+    ),
+    CMutant(
         "slots that C does not bind",
         "_fast/plays.h",
         "done = PyObject_CallOneArg(item(slot, 0), value);",
