@@ -192,6 +192,18 @@ GAP_MUTANTS: Final = (
         "tuple(self.nodes)[-1:]",
     ),
     mutant(
+        "values that earlier regions set stay",
+        Begun.edits,
+        "range(len(values) - 1 if right else 0)",
+        "range(0)",
+    ),
+    mutant(
+        "values are set again by the last region alone",
+        Rerun._leave,
+        "_redo(self._edits[self._next - 1])",
+        "self._next < len(self._ran) or _redo_all(self._edits)",
+    ),
+    mutant(
         "assigned to itself by another layout",
         _is_same,
         "and target.layout == value.layout",

@@ -201,7 +201,8 @@ class Link:
     carried to it, as far as it hangs on that; ``which`` of both are one object, where
     the function may ask. The last one is ``idle`` where it only
     gives what it was given, and decides nothing: it may be replayed whatever is the
-    case.
+    case. ``changed`` are slots of plain values that the region before it has changed,
+    and what they then held; None where nobody knows.
     """
 
     part: Node
@@ -210,3 +211,4 @@ class Link:
     which: tuple[int, ...]
     live: Live | None
     idle: bool = False
+    changed: Sequence[tuple[Slot, Any]] | None = ()

@@ -250,6 +250,7 @@ class Passage:
             self._replay(following, self._admitted(following, live))
         if self.begun is not None:
             self.begun.latest = None if following.idle else following.part.ambient
+            self.begun.changes.append(following.changed)
 
     def _run(
         self,

@@ -61,7 +61,7 @@ from sapwood.tree.record.taking import RecordRequest, plain_changes, undo, with_
 from sapwood.tree.regions import crossing
 from sapwood.tree.regions.chain import answer_for_all
 from sapwood.tree.regions.frame import Frame
-from sapwood.tree.regions.rerun import Begun
+from sapwood.tree.regions.rerun import Begun, PlainChanges, changed
 from sapwood.tree.replay.replay import replay
 from sapwood.tree.watch.capturer import Adopting, lasting, told_of
 from sapwood.tree.watch.session import EagerRegion, Midway, Session, Unready
@@ -234,6 +234,8 @@ class _Parts:
         self.error: CaptureError | None = None
         self.first_key: Hashable = None
         self.unfit, self.stirred = "", False
+        self.plain: PlainChanges = ()
+        self.changed: PlainChanges | None = ()
         self.gives: Any = None
         self.bound: list[Array] = []
         self.held: list[Any] = []
@@ -373,6 +375,11 @@ class _Parts:
         self.ambient = self.before.guards(lambda _: True)
         self.began.first = self.began.first or self.ambient
         self.began.latest = self.ambient
+        plain = self.before.plain_slots()
+        self.changed = changed(self.plain, plain) if self.links else ()
+        self.plain = plain
+        if self.links:
+            self.began.changes.append(self.changed)
         self.arrays = look([slot.read() for slot in self.ambient.arrays], integration)
         self.begun = True
         self.first_line, self.first_op = len(session.lines), len(session.ops)
@@ -488,7 +495,8 @@ class _Parts:
         shared = sharing(self.arrays, self.carried)
         which = crossing.which_are_one(self.ambient, self.arrays, self.carried)
         slots = tuple(slot for slot, _ in bound)
-        self.links.append(Link(node, slots, shared, which, None, idle))
+        link = Link(node, slots, shared, which, None, idle, self.changed)
+        self.links.append(link)
         self.holds.append(node.held)
         self.device.pages.hold(node.held)
 

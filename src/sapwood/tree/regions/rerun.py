@@ -39,6 +39,9 @@ from sapwood.units import Size
 Edit: TypeAlias = Callable[[], None]
 """Does again what a region changed besides what is in arrays, and has been undone."""
 
+PlainChanges: TypeAlias = Sequence[tuple[Slot, Any]]
+"""Slots that a region has bound to other plain values, and these."""
+
 
 def _refill(thing: Any, now: Items, own: Mapping[int, Any]) -> None:
     """Put in what a region left.
@@ -52,6 +55,22 @@ def _redo(edits: list[Edit]) -> None:
     """Have all be as a region left it."""
     while edits:
         edits.pop()()
+
+
+def _redo_all(edits: Sequence[list[Edit]]) -> None:
+    """Have all be as regions left it, one after the other."""
+    for each in edits:
+        _redo(each)
+
+
+def changed(
+    before: Sequence[tuple[Slot, Any]], now: Sequence[tuple[Slot, Any]]
+) -> PlainChanges | None:
+    """Return which plain values are others behind a region; None if slots are, too."""
+    if [slot.path for slot, _ in before] != [slot.path for slot, _ in now]:
+        return None
+    pairs = zip(before, now, strict=True)
+    return [x for (_, was), x in pairs if constant_key(was) != constant_key(x[1])]
 
 
 def _place(slot: Slot, arguments: Any) -> Hashable:
@@ -86,7 +105,8 @@ class Begun:
     where nobody looked. ``lost`` says that not all of it can be put back, ``warm`` is
     the warm-up that its parts are held against. ``arguments`` are the call's, by name.
     Up to ``MOST`` bytes are saved, unless another limit is given. ``lefts`` are what
-    the regions left, None for one that nothing ran behind.
+    the regions left, None for one that nothing ran behind; ``changes`` are the plain
+    values that each changed which a part has run behind, as far as that is known.
     """
 
     MOST: ClassVar = Size(256 << 20)
@@ -111,6 +131,7 @@ class Begun:
         self.found: tuple[Sequence[Slot], Sequence[Array]] = (), ()
         self.lost = False
         self.lefts: list[Left | None] = []
+        self.changes: list[PlainChanges | None] = []
         self._bound: list[tuple[Slot, Any, Any]] = []
         self._shown: list[Array] = []
         self._saved: list[Preserved] = []
@@ -266,20 +287,30 @@ class Begun:
             saved.restore()
         self._rewind()
 
-    def edits(self, own: Mapping[int, Any]) -> list[Edit] | None:
-        """Undo what the last region changed besides what is in arrays; return that.
+    def edits(self, own: Mapping[int, Any]) -> list[list[Edit]] | None:
+        """Undo what regions changed besides what is in arrays; return that, of each.
 
-        None where all is as before it, or nobody knows what it was: then all is kept.
+        None where nobody knows what it was: then all is kept.
         """
-        edits: list[Edit] = []
+        edits: list[list[Edit]] = [[] for _ in self.ran] or [[]]
         try:
-            self._edit(edits, own)
+            arguments = self.arguments()
+            then = {_place(slot, arguments): was for slot, was in self.plain}
+            values = [then]
+            for change in self.changes[: len(edits) - 1]:
+                new = {_place(slot, arguments): now for slot, now in change or ()}
+                values.append(values[-1] | new)
+            self._edit(edits[-1], own, values[-1])
             latest = self.latest
-            right = not edits or (latest is not None and latest.holds())
+            right = not edits[-1] or (latest is not None and latest.holds())
+            for k in reversed(range(len(values) - 1 if right else 0)):
+                for slot, now in self.changes[k] or ():
+                    slot.write(values[k][_place(slot, arguments)], arguments)
+                    edits[k].append(partial(slot.write, now, arguments))
         except (LookupError, MisuseError):
             right = False
         if not right:
-            _redo(edits)
+            _redo_all(edits)
         return edits if right else None
 
     def refilled(self, own: Mapping[int, Any]) -> list[Edit] | None:
@@ -298,13 +329,19 @@ class Begun:
             return None
         return edits if self.latest is not None or not edits else None
 
-    def _edit(self, edits: list[Edit], own: Mapping[int, Any]) -> None:
+    def _edit(
+        self,
+        edits: list[Edit],
+        own: Mapping[int, Any],
+        values: Mapping[Hashable, Any],
+    ) -> None:
         arguments = self.arguments()
         bound = {_place(slot, arguments): new for slot, _, new in self._bound}
         known = [(slot, new) for slot, _, new in self._bound]
         for slot, was in (*known, *self.plain, *zip(*self.found, strict=True)):
             now = slot.held(arguments)
-            then = bound.get(_place(slot, arguments), was)
+            place = _place(slot, arguments)
+            then = bound.get(place, values.get(place, was))
             if now is not then and constant_key(now) != constant_key(then):
                 slot.write(then, arguments)
                 edits.append(partial(slot.write, now, arguments))
@@ -338,7 +375,7 @@ class Rerun:
         self._pairs: list[tuple[Array, Array]] = []
         self._mine: dict[int, Any] = {}
         self._left: Sequence[Left] = ()
-        self._edits: list[Edit] = []
+        self._edits: Sequence[list[Edit]] = ()
         self._arguments: Any = None
 
     def may_run(self, *, tells: bool) -> bool:
@@ -365,7 +402,7 @@ class Rerun:
         begun.put_back()
         refilled = begun.refilled(self._mine)
         if refilled is not None:
-            edits += refilled
+            edits[-1] += refilled
         if refilled is not None and begun.first is not None and begun.first.holds():
             self.session.between = self._between
             try:
@@ -381,7 +418,7 @@ class Rerun:
             now.saved.restore()
             for slot, _, held in now.bound:
                 slot.write(held, arguments)
-            _redo(edits)
+            _redo_all(edits)
             return None
         return watched
 
@@ -452,8 +489,7 @@ class Rerun:
         for slot, new, held in left.bound:
             if held is not new:
                 slot.write(held, arguments)
-        if self._next == len(self._ran):
-            _redo(self._edits)
+        _redo(self._edits[self._next - 1])
 
     def _is_other(self, theirs: Any, mine: Any) -> bool:
         integration = self._integration
