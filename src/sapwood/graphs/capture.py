@@ -97,9 +97,10 @@ def ops_of(
     graph: GraphHandle,
     kernel: Callable[[FunctionHandle], tuple[bytes, str]],
 ) -> GraphOps:
-    """Return what is in a captured graph; ``kernel`` names a function.
+    """Return what is in a captured graph.
 
-    By image and name. Raises `CaptureError` for ops that no recording may hold.
+    ``kernel`` gives the module image and the name of a function. Raises `CaptureError`
+    for ops that no recording may hold.
     """
     nodes = driver.nodes(graph)
     order = {node: i for i, node in enumerate(nodes)}

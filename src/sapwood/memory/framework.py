@@ -45,8 +45,8 @@ class Framework:
 
     This one is that of arrays that ask their device for streams and memory, and trap
     every use. ``traps``: whether every use of an array can be refused, once its output
-    has ended. Of more outputs than ``most_copies``, one copy of all of them costs less
-    than one of each by the framework.
+    has ended. ``most_copies``: so many outputs the framework may copy, one by one; for
+    more, one copy of all of them costs less.
     """
 
     traps = True

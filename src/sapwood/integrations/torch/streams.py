@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -32,7 +32,7 @@ _CAPTURE = (
 )
 
 
-_ASIDE: dict[torch.device, int] = {}
+_ASIDE: Final[dict[torch.device, int]] = {}
 """The streams of all captures, on each GPU.
 
 Torch has 32 streams of its own, and gives them out in turn: a user may have any of

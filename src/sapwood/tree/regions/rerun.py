@@ -66,7 +66,7 @@ def _redo_all(edits: Sequence[list[Edit]]) -> None:
 def changed(
     before: Sequence[tuple[Slot, Any]], now: Sequence[tuple[Slot, Any]]
 ) -> PlainChanges | None:
-    """Return which plain values are others behind a region; None if slots are, too."""
+    """Return which slots hold other values behind a region; None if slots are new."""
     if [slot.path for slot, _ in before] != [slot.path for slot, _ in now]:
         return None
     pairs = zip(before, now, strict=True)
@@ -294,14 +294,9 @@ class Begun:
         """
         edits: list[list[Edit]] = [[] for _ in self.ran] or [[]]
         try:
-            arguments = self.arguments()
-            then = {_place(slot, arguments): was for slot, was in self.plain}
-            values = [then]
-            for change in self.changes[: len(edits) - 1]:
-                new = {_place(slot, arguments): now for slot, now in change or ()}
-                values.append(values[-1] | new)
-            self._edit(edits[-1], own, values[-1])
-            latest = self.latest
+            arguments, latest = self.arguments(), self.latest
+            values = self._values(arguments, regions=len(edits))
+            self._edit(edits[-1], own, values[-1], arguments)
             right = not edits[-1] or (latest is not None and latest.holds())
             for k in reversed(range(len(values) - 1 if right else 0)):
                 for slot, now in self.changes[k] or ():
@@ -312,6 +307,19 @@ class Begun:
         if not right:
             _redo_all(edits)
         return edits if right else None
+
+    def _values(
+        self, arguments: Mapping[str, object], *, regions: int
+    ) -> list[dict[Hashable, Any]]:
+        """Return what slots of plain values held before each region, by their places.
+
+        The guards of the part before it were asked; so it is what they were made of.
+        """
+        values = [{_place(slot, arguments): was for slot, was in self.plain}]
+        for change in self.changes[: regions - 1]:
+            new = {_place(slot, arguments): now for slot, now in change or ()}
+            values.append(values[-1] | new)
+        return values
 
     def refilled(self, own: Mapping[int, Any]) -> list[Edit] | None:
         """Undo what the last region did to the call's containers; return that.
@@ -334,14 +342,14 @@ class Begun:
         edits: list[Edit],
         own: Mapping[int, Any],
         values: Mapping[Hashable, Any],
+        arguments: Mapping[str, object],
     ) -> None:
-        arguments = self.arguments()
-        bound = {_place(slot, arguments): new for slot, _, new in self._bound}
+        """Have slots hold what they held before the last region, as do containers."""
         known = [(slot, new) for slot, _, new in self._bound]
+        held = {**values, **{_place(slot, arguments): new for slot, new in known}}
         for slot, was in (*known, *self.plain, *zip(*self.found, strict=True)):
             now = slot.held(arguments)
-            place = _place(slot, arguments)
-            then = bound.get(place, values.get(place, was))
+            then = held.get(_place(slot, arguments), was)
             if now is not then and constant_key(now) != constant_key(then):
                 slot.write(then, arguments)
                 edits.append(partial(slot.write, now, arguments))

@@ -152,10 +152,7 @@ class Allocations:
         return len(self._made)
 
     def alive(self, first: int = 0) -> dict[int, Storage]:
-        """Return those that somebody holds, by their place in the order.
-
-        Those from the ``first`` on.
-        """
+        """Return those from the ``first`` on that somebody holds, by their place."""
         found = {i: made() for i, made in enumerate(self._made[first:], first)}
         return {i: storage for i, storage in found.items() if storage is not None}
 
