@@ -321,14 +321,26 @@ C_MUTANTS: Final = (
     CMutant(
         "how large items are unread",
         "_fast/strided.c",
-        "found->lanes = (uint16_t)number_of(dtype, of.size);",
+        "found->lanes = (uint16_t)number_of(dtype, names.size);",
         "found->lanes = 0;",
     ),
     CMutant(
         "whose memory it is unread",
         "_fast/strided.c",
-        "found->ordinal = (int32_t)number_of(data, of.ordinal);",
+        "found->ordinal = (int32_t)number_of(data, names.ordinal);",
         "found->ordinal = 0;",
+    ),
+    CMutant(
+        "all bytes are settled",
+        "_fast/strided.c",
+        "int settled = memory && !Py_IS_TYPE(memory, own_memory);",
+        "int settled = 1;",
+    ),
+    CMutant(
+        "readers of bytes unasked",
+        "_fast/strided.c",
+        "readers && PyObject_Not(readers) == 1 &&",
+        "readers &&",
     ),
     CMutant(
         "aligned by sixteen",

@@ -7,12 +7,14 @@ back: so it meets every layer, schedule and law that there is, on arrays like Nu
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from typing import Any, Final
 
 import numpy as np
+import pytest
 
 from sapwood import _fast
 from sapwood.driver.api import CopiesOp, Driver, ExecHandle, NodeHandle, StreamHandle
@@ -29,7 +31,7 @@ from sapwood.runtime.core import Runtime
 from sapwood.tree.call.integration import LayoutProbe, Probe
 from sapwood.units import Addr, Size
 
-__all__ = ["Lending", "lend", "relook"]
+__all__ = ["Lending", "lend", "looked_at_by_attributes", "relook"]
 
 _CONTEXT: Final = 7
 _DIMS: Final = 16
@@ -267,6 +269,40 @@ class _Looked(NumpyIntegration):
         del device, ordinal
         stream[0] = int(self._device_of.stream().handle)
         return 0
+
+
+class _Memory:
+    """What CuPy's arrays have for bytes of this library."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+
+
+class _Data:
+    """Where an array of CuPy's begins, and in which memory."""
+
+    device_id = 0
+
+    def __init__(self, array: Array) -> None:
+        self.ptr, self.mem = array.span[0], _Memory(array.storage)
+
+
+@contextmanager
+def looked_at_by_attributes(runtime: Runtime) -> Iterator[None]:
+    """Have C look at a runtime's arrays as at CuPy's; it is one of `lend`'s."""
+    native, integration = _fast.native(), runtime._recordings.integration
+    stream = runtime._recordings.device.stream
+    assert native is not None
+
+    def probe(arrays: Sequence[Any]) -> Any:
+        table = native.look_by_attributes(lambda: int(stream().handle), _Memory)
+        return native.make_probe(table, (), 0, (), bool, 16, tuple(arrays))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(integration, "probe", probe)
+        patch.setattr(Array, "data", property(_Data), raising=False)
+        yield
+    native.look_by_attributes(int, _Memory)  # it would keep the runtime
 
 
 def relook(array: Array, way: Callable[[Any], Any]) -> None:

@@ -561,6 +561,62 @@ def test_one_array_passed_twice(rig):
         assert np.asarray(f(x, y)).tolist() == [3.0] * 4
 
 
+@pytest.fixture
+def by_attributes(rig):
+    """Return a rig whose arrays C looks at as at CuPy's."""
+    with lending.looked_at_by_attributes(rig.runtime):
+        yield rig
+
+
+def _full(rt, value):
+    return rt.array(np.full(16, float(value)))
+
+
+def test_arrays_are_looked_at_by_attributes(by_attributes):
+    """Other arguments, results that are kept, and what the function reads."""
+    rt, held = by_attributes.runtime, []
+    w, given = _full(rt, 3), [_full(rt, k) for k in range(5)]
+    f = rt.graph(lambda x: (x * w, x - 1))
+    for i in range(60):
+        held.append((i % 5, f(given[i % 5])))
+        del held[: -1 - i % 3]
+        for k, (product, less) in held:
+            assert np.asarray(product).tolist() == [3.0 * k] * 16
+            assert np.asarray(less).tolist() == [k - 1.0] * 16
+    assert by_attributes.lending.launches
+
+
+def _writes(x):
+    x += 1
+    return x * 2
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_what_another_stream_does_is_waited_for(by_attributes, reads):
+    """To bytes that no replay has met: nobody has told C of them."""
+    rt, side, found = by_attributes.runtime, by_attributes.runtime.stream(), []
+    f, given = rt.graph(_writes), [_full(rt, k) for k in range(4)]
+    if reads:
+        others = [_full(rt, 10 + i) for i in range(20)]
+    with side:
+        if reads:
+            found += [(x * 5, 5.0 * (10 + i)) for i, x in enumerate(others)]
+        else:
+            others = [_full(rt, 10 + i) for i in range(20)]
+    for i in range(40):
+        f(given[i % 4])
+    launched = by_attributes.lending.launches
+    assert launched
+    for i, other in enumerate(others):
+        for turn in range(1, 4):
+            calls = 10 + 3 * i + turn
+            found += [(f(x), 2.0 * (k + calls)) for k, x in enumerate(given)]
+        found.append((f(other), 2.0 * (11 + i)))
+    assert by_attributes.lending.launches > launched
+    for array, expected in found:
+        assert np.asarray(array).tolist() == [expected] * 16
+
+
 @pytest.mark.parametrize("fn", [_asked_of_a_slot, _asked_of_keys])
 def test_an_argument_that_the_function_has_itself(rig, fn):
     """All is as ever but that: what it asks has another answer."""

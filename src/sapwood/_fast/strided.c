@@ -3,14 +3,14 @@
 
 enum { MOST_DIMS = 64 };
 
-/* Owned for good: names, what gives the current stream, and the class of memory whose
- * users are known. */
+/* All are owned for good. */
 static struct {
   PyObject *data, *pointer, *ordinal, *memory, *shape, *strides, *dtype, *num, *size;
   PyObject *storage, *writer, *readers, *uses;
-  PyObject *current;
-  PyTypeObject *known;
-} of;
+} names;
+
+static PyObject *current_stream;  /* gives its number */
+static PyTypeObject *own_memory; /* of this library: its storage knows its users */
 
 /* What was looked at last; good until the next look, under the interpreter's lock. */
 static int64_t seen[2][MOST_DIMS];
@@ -37,15 +37,15 @@ static int32_t numbers_of(PyObject *tuple, int64_t *to) {
 }
 
 static int look(PyObject *array, Tensor *found) {
-  PyObject *data = PyObject_GetAttr(array, of.data);
-  PyObject *dtype = PyObject_GetAttr(array, of.dtype);
-  PyObject *shape = PyObject_GetAttr(array, of.shape);
-  PyObject *strides = PyObject_GetAttr(array, of.strides);
+  PyObject *data = PyObject_GetAttr(array, names.data);
+  PyObject *dtype = PyObject_GetAttr(array, names.dtype);
+  PyObject *shape = PyObject_GetAttr(array, names.shape);
+  PyObject *strides = PyObject_GetAttr(array, names.strides);
   int unknown;
-  found->data = (void *)(intptr_t)number_of(data, of.pointer), found->offset = 0;
-  found->device = CUDA, found->ordinal = (int32_t)number_of(data, of.ordinal);
-  found->code = (uint8_t)number_of(dtype, of.num);
-  found->bits = 0, found->lanes = (uint16_t)number_of(dtype, of.size);
+  found->data = (void *)(intptr_t)number_of(data, names.pointer), found->offset = 0;
+  found->device = CUDA, found->ordinal = (int32_t)number_of(data, names.ordinal);
+  found->code = (uint8_t)number_of(dtype, names.num);
+  found->bits = 0, found->lanes = (uint16_t)number_of(dtype, names.size);
   Py_XDECREF(data);
   Py_XDECREF(dtype);
   /* Last: whatever code runs before may look at another array. */
@@ -58,7 +58,7 @@ static int look(PyObject *array, Tensor *found) {
 }
 
 static int current(int32_t device, int32_t ordinal, void **stream) {
-  PyObject *raw = PyObject_CallNoArgs(of.current);
+  PyObject *raw = PyObject_CallNoArgs(current_stream);
   (void)device, (void)ordinal;
   *stream = raw ? PyLong_AsVoidPtr(raw) : NULL;
   Py_XDECREF(raw);
@@ -68,13 +68,13 @@ static int current(int32_t device, int32_t ordinal, void **stream) {
 const struct exchange strided = {.look = look, .current = current};
 
 int is_settled(PyObject *array, PyObject *stream) {
-  PyObject *data = PyObject_GetAttr(array, of.data), *storage = NULL;
-  PyObject *memory = data ? PyObject_GetAttr(data, of.memory) : NULL;
-  int settled = memory && !Py_IS_TYPE(memory, of.known);
-  if (memory && !settled && (storage = PyObject_GetAttr(memory, of.storage))) {
-    PyObject *writer = PyObject_GetAttr(storage, of.writer);
-    PyObject *readers = PyObject_GetAttr(storage, of.readers);
-    PyObject *uses = PyObject_GetAttr(storage, of.uses);
+  PyObject *data = PyObject_GetAttr(array, names.data), *storage = NULL;
+  PyObject *memory = data ? PyObject_GetAttr(data, names.memory) : NULL;
+  int settled = memory && !Py_IS_TYPE(memory, own_memory);
+  if (memory && !settled && (storage = PyObject_GetAttr(memory, names.storage))) {
+    PyObject *writer = PyObject_GetAttr(storage, names.writer);
+    PyObject *readers = PyObject_GetAttr(storage, names.readers);
+    PyObject *uses = PyObject_GetAttr(storage, names.uses);
     settled = stream && writer == stream && readers && PyObject_Not(readers) == 1 &&
               uses && PyObject_Not(uses) == 1;
     Py_XDECREF(writer);
@@ -91,13 +91,13 @@ static int name_all(void) {
   const struct {
     const char *name;
     PyObject **to;
-  } wanted[] = {{"data", &of.data},       {"ptr", &of.pointer},
-                {"device_id", &of.ordinal}, {"mem", &of.memory},
-                {"shape", &of.shape},     {"strides", &of.strides},
-                {"dtype", &of.dtype},     {"num", &of.num},
-                {"itemsize", &of.size},   {"storage", &of.storage},
-                {"writer", &of.writer},   {"readers", &of.readers},
-                {"stream_uses", &of.uses}};
+  } wanted[] = {{"data", &names.data},       {"ptr", &names.pointer},
+                {"device_id", &names.ordinal}, {"mem", &names.memory},
+                {"shape", &names.shape},     {"strides", &names.strides},
+                {"dtype", &names.dtype},     {"num", &names.num},
+                {"itemsize", &names.size},   {"storage", &names.storage},
+                {"writer", &names.writer},   {"readers", &names.readers},
+                {"stream_uses", &names.uses}};
   for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++)
     if (!*wanted[k].to &&
         !(*wanted[k].to = PyUnicode_InternFromString(wanted[k].name)))
@@ -114,7 +114,7 @@ PyObject *look_by_attributes(PyObject *module, PyObject *args) {
   (void)module;
   if (!PyArg_ParseTuple(args, "OO!", &current_of, &PyType_Type, &known) || !name_all())
     return NULL;
-  Py_XSETREF(of.current, Py_NewRef(current_of));
-  Py_XSETREF(of.known, (PyTypeObject *)Py_NewRef(known));
+  Py_XSETREF(current_stream, Py_NewRef(current_of));
+  Py_XSETREF(own_memory, (PyTypeObject *)Py_NewRef(known));
   return PyLong_FromVoidPtr((void *)(uintptr_t)&strided);
 }
