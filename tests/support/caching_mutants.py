@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any, Final
 
 from sapwood.allocator.caching import (
-    expand,
     grow,
+    pages,
     release,
     serve,
     streams,
@@ -64,9 +64,9 @@ CACHING_MUTANTS: Final = (
         "if False:",
     ),
     mutant(
-        "no coalescing the long way",
-        expand.join_free,
-        "if block.prev.state is FREE:",
+        "no coalescing with what lies before",
+        Bin.join,
+        "if before.state is FREE:",
         "if False:",
     ),
     mutant(
@@ -114,7 +114,7 @@ CACHING_MUTANTS: Final = (
     ),
     mutant(
         "partial unmap",
-        expand.extents_in,
+        pages.extents_in,
         "first, key=_end)",
         "first, key=_start)",
     ),

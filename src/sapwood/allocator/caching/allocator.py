@@ -449,10 +449,8 @@ class Allocator:
 
     def picture(self) -> Picture:
         """Return everything as plain values; a history remembers that it was made."""
-        from sapwood.allocator.caching.export.portrait import portray
-
         with self._looking() as (state, free):
-            drawn = portray(state, self.index, free)
+            drawn = state.picture(self.index, free)
             state.note_picture()
             return drawn
 

@@ -144,8 +144,11 @@ class Bin:
             free[to:to] = (rest,)
         return block
 
-    def join(self, block: Block, blocks: Blocks, spare: list[Block]) -> None:
-        """Let an allocated block be free, as one with its free neighbours."""
+    def join(self, block: Block, blocks: Blocks, spare: list[Block]) -> Block:
+        """Let a block be free, as one with its free neighbours; return the whole.
+
+        What becomes a part of another block is added to ``spare``.
+        """
         sizes, free = self.sizes, self.free
         before, after = block.prev, block.next
         whole, beyond, size = block, after, block.size
@@ -179,6 +182,7 @@ class Bin:
             del blocks[block.address]
             spare += (block,)
         whole.size, whole.next, beyond.prev = size, beyond, whole
+        return whole
 
     def _move(self, at: int, other: int, to: int, reach: int, block: Block) -> None:
         """Index a block before ``to``, and none at two other places; 0 is none."""

@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import time
 
-from sapwood.allocator.caching import expand
 from sapwood.allocator.caching.bins import Bin
 from sapwood.allocator.caching.block import Block, Extent, Segment, size_of
-from sapwood.allocator.caching.expand import Donor, Window, supply
+from sapwood.allocator.caching.pages import (
+    Donor,
+    Window,
+    donating,
+    mapped,
+    new_piece,
+    place,
+    reclaimable,
+    supply,
+)
 from sapwood.allocator.caching.picture import Action
-from sapwood.allocator.caching.remap import donating, new_piece, place, reclaimable
 from sapwood.allocator.caching.sizes import segment_size
 from sapwood.allocator.caching.state import Demand, State
 from sapwood.driver.release import Release
@@ -155,7 +162,7 @@ def _fill(
         for donor in plan.moves.values():
             loose.remove(donor)
     segments.supply(segment, extents)
-    expand.mapped(state.blocks, segment, found.pieces)
+    mapped(state.blocks, segment, found.pieces)
     state.ledger.change(segment.bin, "reserved_bytes", size_of(found.pieces))
     allocated = len(extents) if segment.expandable else 1
     state.ledger.happened["num_device_alloc"] += allocated

@@ -12,15 +12,9 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, MutableSequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Final
 
 from sapwood.allocator.caching.block import Block
-from sapwood.allocator.caching.pools import Pool
 from sapwood.driver.api import Driver, EventHandle, StreamHandle
-
-_AT_ONCE: Final = 16
-"""So many marks of a stream are asked about before the books are written."""
 
 
 def captured(stream: StreamHandle) -> StreamHandle:
@@ -106,18 +100,13 @@ class Pending:
                 self.unmarked.setdefault(use.block, set()).add(use.stream)
                 self._count_down(use.block)
 
-    def heads(self) -> list[tuple[Use, ...]]:
-        """Return the first marked uses of each stream, in the order they end in."""
-        return [tuple(islice(uses, _AT_ONCE)) for uses in self._marked.values()]
+    def queues(self) -> list[deque[Use]]:
+        """Return the marked uses of each stream, in the order they end in."""
+        return list(self._marked.values())
 
-    def marked(self, pool: Pool | None = None) -> list[Use]:
-        """Return the marked uses of a pool's blocks, or of all."""
-        return [
-            use
-            for uses in self._marked.values()
-            for use in uses
-            if pool is None or use.block.segment.bin.pool is pool
-        ]
+    def marked(self) -> list[Use]:
+        """Return all marked uses, those of a stream in the order they end in."""
+        return [use for queue in self._marked.values() for use in queue]
 
     def end(self, uses: Iterable[Use]) -> None:
         """Let uses be over, as far as nobody did before."""

@@ -10,12 +10,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from sapwood.allocator.caching import expand
+from sapwood.allocator.caching import pages
 from sapwood.allocator.caching.bins import Bin
 from sapwood.allocator.caching.block import FREE, Extent, Segment, size_of
-from sapwood.allocator.caching.expand import Donor
 from sapwood.allocator.caching.gate import Gate
-from sapwood.allocator.caching.remap import close_to_moves, open_to_moves
 from sapwood.allocator.caching.state import State
 from sapwood.allocator.caching.waits import wait
 from sapwood.driver.api import Driver, StreamHandle
@@ -64,7 +62,7 @@ def _destroy_events(gate: Gate) -> None:
 def remove(
     gate: Gate,
     chosen: Chosen,
-    loose: list[Donor] | None = None,
+    loose: list[pages.Donor] | None = None,
     *,
     patient: bool = True,
 ) -> Size:
@@ -76,7 +74,7 @@ def remove(
     """
     state, over = gate.state, set[StreamHandle]()
     opened = [s for s in chosen if loose is not None and not s.expandable]
-    open_to_moves(state, opened)
+    pages.open_to_moves(state, opened)
     for segment, extents in chosen.items():
         _hide(state, segment, extents)
     state.segments.leaving.update(list(chosen))
@@ -99,7 +97,7 @@ def remove(
         finally:
             state.ledger.driver_seconds += seconds
             _go_on(state, chosen, gone, keep=loose is not None)
-            close_to_moves(state, opened)
+            pages.close_to_moves(state, opened)
             if loose is not None:
                 loose += ((s, extent) for s, each in gone.items() for extent in each)
             release(surrender, gate, _closed(state, gone))
@@ -137,7 +135,7 @@ def _hide(state: State, segment: Segment, extents: Sequence[Extent]) -> None:
     if not segment.expandable:
         segment.bin.remove(segment.guard.next)
         return
-    expand.unmapped(state.blocks, segment, extents)
+    pages.unmapped(state.blocks, segment, extents)
     state.segments.take_out(segment, extents)
     state.ledger.change(segment.bin, "reserved_bytes", -size_of(extents))
 
@@ -148,7 +146,7 @@ def _reveal(state: State, segment: Segment, extents: Sequence[Extent]) -> None:
         return
     state.segments.supply(segment, extents)
     state.segments.away -= size_of(extents)
-    expand.mapped(state.blocks, segment, extents)
+    pages.mapped(state.blocks, segment, extents)
     state.ledger.change(segment.bin, "reserved_bytes", size_of(extents))
 
 
@@ -209,7 +207,7 @@ def cached(state: State, bins: Iterable[Bin]) -> dict[Segment, list[Extent]]:
     found: dict[Segment, list[Extent]] = {}
     for segment in (segment for bin_ in bins for segment in bin_.segments):
         if segment.expandable:
-            extents = expand.idle_extents(segment)
+            extents = pages.idle_extents(segment)
             if extents:
                 found[segment] = extents
         elif _is_idle(state, segment):

@@ -9,18 +9,16 @@ from __future__ import annotations
 import enum
 import threading
 
-from sapwood.allocator.caching import release, remap
+from sapwood.allocator.caching import pages, release
 from sapwood.allocator.caching.bins import Bin
 from sapwood.allocator.caching.block import Block
-from sapwood.allocator.caching.crossing import borrow
-from sapwood.allocator.caching.expand import Donor
 from sapwood.allocator.caching.gate import Gate
 from sapwood.allocator.caching.grow import donors, grow, growth_size
 from sapwood.allocator.caching.records.history import Stack
 from sapwood.allocator.caching.settings import Settings
 from sapwood.allocator.caching.sizes import class_of, rounded
 from sapwood.allocator.caching.state import Demand, State
-from sapwood.allocator.caching.waits import settle, wait
+from sapwood.allocator.caching.waits import borrow, settle, wait
 from sapwood.driver.api import StreamHandle
 from sapwood.driver.release import Release
 from sapwood.errors import OutOfMemory
@@ -93,7 +91,6 @@ def refusal(state: State, demand: Demand, index: int, free: Size) -> OutOfMemory
 
     ``free`` is the device's free memory, in bytes.
     """
-    from sapwood.allocator.caching.export.portrait import portray
     from sapwood.allocator.caching.shortage.explain import out_of_memory
     from sapwood.allocator.caching.shortage.remedies import Request
 
@@ -113,7 +110,7 @@ def refusal(state: State, demand: Demand, index: int, free: Size) -> OutOfMemory
         settings=state.settings,
         capturing=state.capturing(),
     )
-    return out_of_memory(portray(state, index, free, history=False), request)
+    return out_of_memory(state.picture(index, free, history=False), request)
 
 
 def serve(gate: Gate, demand: Demand, attempt: Attempt) -> Addr | None:
@@ -179,11 +176,11 @@ def _moved(gate: Gate, demand: Demand, giving: list[Bin], *, last: bool) -> Addr
     with gate.entered():
         over = wait(gate, [bin_.stream for bin_ in giving], patient=last)
     idle = [bin_ for bin_ in giving if last or bin_.stream in over]
-    loose: list[Donor] = []
+    loose: list[pages.Donor] = []
     with Release() as undo, gate.observed(demand.stream) as state:
         try:
-            chosen = remap.chosen(state, demand, idle, classic=last)
-            release.remove(gate, chosen, loose, patient=last)
+            moved = pages.moves(state, demand, idle, classic=last)
+            release.remove(gate, moved, loose, patient=last)
             block = grow(state, demand, loose, last=last)
             return None if block is None else state.take(block, demand)
         finally:

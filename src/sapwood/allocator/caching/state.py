@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import dropwhile
 from pathlib import Path
+from typing import cast
 
 from sapwood.allocator.caching.bins import Bin
 from sapwood.allocator.caching.block import (
@@ -21,9 +22,14 @@ from sapwood.allocator.caching.block import (
     Segment,
     split,
 )
-from sapwood.allocator.caching.expand import join_free
-from sapwood.allocator.caching.pending import Pending
-from sapwood.allocator.caching.picture import Action
+from sapwood.allocator.caching.pending import Pending, captured
+from sapwood.allocator.caching.picture import (
+    Action,
+    BlockPicture,
+    BlockState,
+    Picture,
+    SegmentPicture,
+)
 from sapwood.allocator.caching.pools import Pools
 from sapwood.allocator.caching.records.history import (
     NO_STACK,
@@ -239,9 +245,8 @@ class State:
         for neighbour in (block.prev, block.next):
             if neighbour.state is FREE:
                 self.count_split(neighbour, -1)
-        block.users, block.guest, block.stack = None, False, NO_STACK
-        block.requested = 0
-        block = join_free(self.blocks, block)
+        block.users, block.guest = None, False
+        block = bin_.join(block, self.blocks, [])
         if block.next is block.prev:
             block.segment.idle_since = bin_.searches
         self.count_split(block, 1)
@@ -271,3 +276,50 @@ class State:
             self.ledger.change(segment.bin, "segment", sign)
             if self._is_oversize(segment.size):
                 self.ledger.oversize_segments.add(sign)
+
+    # What all of it looks like.
+
+    def picture(self, index: int, free: Size, *, history: bool = True) -> Picture:
+        """Return the allocator as plain values; ``free`` is the device's free memory.
+
+        ``index`` is the device's number.
+        """
+        segments = [
+            _drawn(segment) for bin_ in self.pools.bins() for segment in bin_.segments
+        ]
+        told = self.history if history else None
+        return Picture(
+            device=index,
+            total=self.total,
+            free=free,
+            limit=self.limit,
+            segments=tuple(sorted(segments, key=lambda segment: segment.address)),
+            pools=tuple(pool.picture() for pool in self.pools.all.values()),
+            settings=self.settings.plain(),
+            history=() if told is None else told.entries(),
+        )
+
+
+def _drawn(segment: Segment) -> SegmentPicture:
+    return SegmentPicture(
+        address=segment.address,
+        size=segment.size,
+        stream=segment.bin.stream,
+        size_class=segment.bin.size_class,
+        pool=segment.bin.pool.id,
+        expandable=segment.expandable,
+        blocks=tuple(_drawn_block(block) for block in segment.blocks()),
+        extents=tuple((extent.address, extent.size) for extent in segment.extents),
+        frames=segment.stack.frames(),
+    )
+
+
+def _drawn_block(block: Block) -> BlockPicture:
+    return BlockPicture(
+        address=block.address,
+        size=Size(block.size),
+        requested=Size(block.requested),
+        state=cast("BlockState", block.state.value),
+        users=tuple(sorted(s if s >= 0 else captured(s) for s in block.users or ())),
+        frames=block.stack.frames(),
+    )

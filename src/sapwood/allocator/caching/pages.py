@@ -1,12 +1,20 @@
-"""Blocks after their memory came or went; nothing here can fail."""
+"""Pages that come, go and move: which ones serve a demand, and blocks afterwards.
+
+*Reclaimed* are free pages of streams whose work is over, before memory is created that
+would exceed what was ever needed at once. *Remapped*, as the last attempt, are free
+pages of all segments that the request may have memory of, after their streams were
+waited for. Pages of a capture's pool in use stay where they are. Nothing here calls the
+device, or can fail.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from sapwood.allocator.caching.bins import Bin
 from sapwood.allocator.caching.block import (
     FREE,
     UNMAPPED,
@@ -18,10 +26,14 @@ from sapwood.allocator.caching.block import (
     size_of,
     split,
 )
+from sapwood.allocator.caching.state import Demand, State
 from sapwood.units import Addr, Size, align_up
 
 _start: Final = attrgetter("address")
 _end: Final = attrgetter("end")
+
+_PEAK_SHARE = 64
+_MOVED_SHARE = 64
 
 
 class Window(NamedTuple):
@@ -35,14 +47,17 @@ class Window(NamedTuple):
     pieces: tuple[Extent, ...]
 
 
-def window(segments: Iterable[Segment], need: int, page: int) -> Window | None:
-    """Return the window that takes the least memory, the lowest of several."""
+def place(state: State, demand: Demand) -> Window | None:
+    """Return where the demand would be mapped, in a segment that is there.
+
+    That is the window that takes the least memory, the lowest of several.
+    """
     windows = [
         found
-        for segment in segments
-        if segment.expandable
+        for segment in demand.bin.segments
+        if segment.expandable and segment not in state.segments.leaving
         for hole in segment.holes
-        if (found := _window_at(hole, need, page)) is not None
+        if (found := _window_at(hole, demand.need, state.page)) is not None
     ]
     return min(windows, key=lambda w: (size_of(w.pieces), w.address), default=None)
 
@@ -100,22 +115,110 @@ def supply(pieces: Iterable[Extent], most: int, donors: Iterable[Donor] = ()) ->
     return Supply(moves, created)
 
 
-def join_free(blocks: Blocks, block: Block) -> Block:
-    """Merge a block, in no index, with free neighbours; index the whole.
+def new_piece(state: State, demand: Demand) -> Extent:
+    """Return what would be mapped in a new segment, at addresses not known yet."""
+    return Extent(Addr(0), Size(align_up(demand.need, state.page)))
 
-    Returns the free block. Unmapped ones behind it count for its place.
+
+def reclaimable(state: State, demand: Demand) -> list[Bin]:
+    """Return the demand's pool's bins that pages may be moved from now, once over.
+
+    None while what is held stays within a share of the most that was ever allocated,
+    and of all that was moved: a program that repeats itself comes to rest.
     """
-    bin_ = block.segment.bin
-    if block.next.state is FREE:
-        bin_.remove(block.next)
-        merge_next(blocks, block)
-    if block.prev.state is FREE:
-        block = block.prev
-        bin_.remove(block)
-        merge_next(blocks, block)
-    block.state = FREE
-    bin_.add(block)
-    return block
+    bins = [bin_ for bin_ in demand.bin.pool.bins() if _may_go(bin_)]
+    peak = state.ledger.peak_allocated(demand.need)
+    slack = max(peak // _PEAK_SHARE, state.page * (len(bins) + 1))
+    slack += state.segments.moved // _MOVED_SHARE
+    found = place(state, demand)
+    missing = size_of(found.pieces if found else [new_piece(state, demand)])
+    if state.segments.held + missing <= peak + slack or state.capturing():
+        return []
+    return bins
+
+
+def moves(
+    state: State, demand: Demand, bins: Iterable[Bin], *, classic: bool
+) -> dict[Segment, list[Extent]]:
+    """Return the extents to move for a demand; none where it would not fit anyhow.
+
+    None while anything is captured, either. Segments that are not expandable give
+    pages only where ``classic``.
+    """
+    if demand.need > state.limit or state.capturing():
+        return {}
+    found = place(state, demand)
+    piece = new_piece(state, demand)
+    # Free memory of the window counts towards the request.
+    start = found.address if found else 0
+    within = range(start, start + demand.need if found else 0)
+    spare = _spare_extents(state, bins, within, classic=classic)
+    plan = supply(found.pieces if found else [piece], piece.size, spare)
+    moved: dict[Segment, list[Extent]] = {}
+    if size_of(plan.created) <= state.room:
+        for segment, extent in plan.moves.values():
+            moved.setdefault(segment, []).append(extent)
+    return moved
+
+
+def donating(state: State, demand: Demand) -> list[Bin]:
+    """Return the bins that memory may be taken from as the last attempt.
+
+    Those of the demand's pool, of pools that help out, and of nobody's.
+    """
+    return [
+        bin_
+        for pool in state.pools.all.values()
+        if pool is demand.bin.pool or pool.freeable or pool.use_on_oom
+        for bin_ in pool.bins()
+        if _may_go(bin_)
+    ]
+
+
+def _may_go(bin_: Bin) -> bool:
+    pool = bin_.pool
+    in_place = pool.capture and pool.use_count > 0
+    return not bin_.is_empty() and pool.source is None and not in_place
+
+
+def _spare_extents(
+    state: State, bins: Iterable[Bin], within: range, *, classic: bool
+) -> Iterator[Donor]:
+    """Yield idle extents outside of a window, those of the largest blocks first."""
+    free = [b for bin_ in bins for b in bin_.large_blocks(state.page)]
+    free.sort(key=lambda block: (-block.size, block.address))
+    for block in free:
+        if classic or block.segment.expandable:
+            for extent in extents_in(block):
+                if extent.end <= within.start or within.stop <= extent.address:
+                    yield block.segment, extent
+
+
+def open_to_moves(state: State, segments: Iterable[Segment]) -> None:
+    """Let classic segments have unmapped blocks, like expandable ones."""
+    for segment in segments:
+        state.count_segment(segment, -1)
+        _count_splits(state, segment, -1)
+        segment.expandable = True
+        state.refresh(segment.bin)
+
+
+def close_to_moves(state: State, segments: Iterable[Segment]) -> None:
+    """Let segments be classic again that nothing was moved out of."""
+    for segment in segments:
+        if not segment.holes:
+            segment.expandable = False
+            _count_splits(state, segment, 1)
+            state.count_segment(segment, 1)
+
+
+def _count_splits(state: State, segment: Segment, sign: int) -> None:
+    for block in segment.blocks():
+        if block.state is FREE:
+            state.count_split(block, sign)
+
+
+# Blocks after their memory came or went.
 
 
 def mapped(blocks: Blocks, segment: Segment, extents: Iterable[Extent]) -> None:
@@ -132,7 +235,7 @@ def mapped(blocks: Blocks, segment: Segment, extents: Iterable[Extent]) -> None:
         del segment.holes[hole]
         if extent.size < hole.size:
             segment.holes[split(blocks, hole, extent.size)] = None
-        join_free(blocks, hole)
+        segment.bin.join(hole, blocks, [])
 
 
 def extents_in(block: Block) -> list[Extent]:
