@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sapwood.allocator.caching.kinds import NO_DIVISIONS, Divisions
 from sapwood.allocator.caching.settings import DEFAULT, VARIABLE, Settings
-from sapwood.allocator.caching.settings.divisions import NO_DIVISIONS, Divisions
 from sapwood.errors import MisuseError
 
 MIB = 1 << 20

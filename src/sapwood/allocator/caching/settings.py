@@ -11,10 +11,14 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from sapwood import knobs
-from sapwood.allocator.caching.settings import kinds, spelling
-from sapwood.allocator.caching.settings.divisions import NO_DIVISIONS, Divisions
-from sapwood.allocator.caching.settings.kinds import SWITCH, Kind
-from sapwood.allocator.caching.settings.spelling import MIB
+from sapwood.allocator.caching import kinds
+from sapwood.allocator.caching.kinds import (
+    MIB,
+    NO_DIVISIONS,
+    SWITCH,
+    Divisions,
+    Kind,
+)
 from sapwood.errors import MisuseError
 from sapwood.units import Size, size_text
 
@@ -250,7 +254,7 @@ def _check_together(settings: Settings) -> None:
 def _read(text: str) -> dict[str, Any]:
     """Return the fields that ``text`` spells, each checked by itself."""
     values: dict[str, Any] = {}
-    for key, value in spelling.pairs(text):
+    for key, value in kinds.pairs(text):
         if key == "backend":
             _check_backend(value)
             continue
@@ -258,7 +262,7 @@ def _read(text: str) -> dict[str, Any]:
         if name in values:
             raise MisuseError(f"{text!r}: {name} is set twice. Keep one of the two")
         try:
-            mib = None if key == name else spelling.whole(value) * MIB
+            mib = None if key == name else kinds.read_whole(value) * MIB
             kind = _kind(name)
             values[name] = kind.parse(value) if mib is None else kind.accept(mib)
         except ValueError:
