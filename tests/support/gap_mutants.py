@@ -165,9 +165,9 @@ GAP_MUTANTS: Final = (
     ),
     mutant(
         "kept blocks used by a stream that ended",
-        Stock.forget,
-        "for block in (*self.live, *self._kept):",
-        "for block in self.live:",
+        Stock._used,
+        "[*self.live.values(), *self._kept]",
+        "[*self.live.values()]",
     ),
     mutant(
         "gone is none",

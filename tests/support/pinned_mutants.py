@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from sapwood.allocator.pinned.intake import Intake, Pending
-from sapwood.allocator.pinned.pools import Pool
-from sapwood.allocator.pinned.stock import Live, Stock
+from sapwood.allocator.pinned.stock import Pool, Stock
 from tests.support.tree_mutants import mutant
 
 __all__ = ["PINNED_MUTANTS"]
@@ -55,8 +54,8 @@ PINNED_MUTANTS: Final = (
     ),
     mutant(
         "a block too far",
-        Live.containing,
-        "bisect_right(self._starts, address) - 1",
-        "bisect_right(self._starts, address) - 2",
+        Stock.containing,
+        "bisect_right(self._starts, address)):",
+        "bisect_right(self._starts, address) - 1):",
     ),
 )

@@ -87,8 +87,8 @@ class Rig:
         self.faulty.plan = ()
         self.driver.synchronize()
         for each in self._allocators:
-            for block in each._stock.live:  # what a test holds goes with it
-                each.free(block.address)
+            for address in list(each._stock.live):  # what a test holds goes with it
+                each.free(address)
             each.close()
         for give_back, *args in reversed(self._back):
             give_back(*args)

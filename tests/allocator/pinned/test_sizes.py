@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sapwood.allocator.caching.settings import Settings
-from sapwood.allocator.pinned.block import ALIGNMENT, LARGEST, SMALL, planned
+from sapwood.allocator.pinned.stock import ALIGNMENT, LARGEST, SMALL, planned
 from sapwood.errors import MisuseError
 
 MIB = 1 << 20

@@ -19,11 +19,17 @@ from sapwood.allocator.caching.picture import PoolId
 from sapwood.allocator.caching.records.statistics import flat
 from sapwood.allocator.caching.settings import DEFAULT, Settings, settings_of
 from sapwood.allocator.checks import check_address, check_size, check_stream
-from sapwood.allocator.pinned.block import Block, Kind, Request, Segment, planned
 from sapwood.allocator.pinned.intake import Intake
-from sapwood.allocator.pinned.pools import Pool
 from sapwood.allocator.pinned.sources import Registered, Source
-from sapwood.allocator.pinned.stock import Stock
+from sapwood.allocator.pinned.stock import (
+    Block,
+    Kind,
+    Pool,
+    Request,
+    Segment,
+    Stock,
+    planned,
+)
 from sapwood.allocator.pinned.worker import Worker
 from sapwood.driver.api import CaptureStatus, Driver, StreamHandle, check_driver
 from sapwood.driver.release import Release
@@ -102,7 +108,7 @@ class PinnedAllocator:
         check_address(address)
         if not address:
             return
-        block = self._stock.live.take(address)
+        block = self._stock.live.pop(address, None)
         if block is None:
             with self._lock:
                 raise MisuseError(self._what_is_at(address))
@@ -143,7 +149,7 @@ class PinnedAllocator:
     def owns(self, address: Addr) -> bool:
         """Return whether an address lies in a block that is handed out."""
         with self._lock:
-            return self._stock.live.containing(address) is not None
+            return self._stock.containing(address) is not None
 
     def usable_size(self, address: Addr) -> Size:
         """Return the bytes from an address to the end of its block.
@@ -292,13 +298,13 @@ class PinnedAllocator:
 
     def _around(self, address: Addr) -> Block:
         """Return the block that an address lies in, under the lock, or raise."""
-        block = self._stock.live.containing(address)
+        block = self._stock.containing(address)
         if block is None:
             raise MisuseError(self._what_is_at(address))
         return block
 
     def _what_is_at(self, address: Addr) -> str:
-        inside = self._stock.live.containing(address)
+        inside = self._stock.containing(address)
         ours = any(
             each.address <= address < each.address + each.size
             for each in self._stock.segments

@@ -15,8 +15,7 @@ from time import perf_counter
 from typing import TypeVar
 
 from sapwood.allocator.caching.pending import record
-from sapwood.allocator.pinned.block import Block, Segment
-from sapwood.allocator.pinned.stock import Stock
+from sapwood.allocator.pinned.stock import Block, Segment, Stock
 from sapwood.driver.api import CaptureStatus, Driver, EventHandle, StreamHandle
 from sapwood.driver.release import Release
 from sapwood.errors import DriverError
