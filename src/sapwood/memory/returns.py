@@ -19,10 +19,6 @@ from sapwood.errors import DriverError
 Item = tuple[Callable[[Any], None], Any]
 
 
-def _raise(error: DriverError) -> None:
-    raise error
-
-
 class Returns:
     """A queue of ``(give_back, what)`` pairs."""
 
@@ -50,20 +46,15 @@ class Returns:
 
     def drain_dropped(self) -> None:
         """Give back what finalisers have put here, and let go of nothing else."""
-        if self._draining:
+        if self._draining or not self.waiting:
             return
         self._draining = True
         try:
-            while self.waiting:
-                # Taken out first: an interrupt in give_back then loses the item. If it
-                # were still in the queue, it would be given back twice, and the second
-                # time free memory that somebody else has by now.
-                give_back, what = self.waiting.popleft()
-                give_back(what)
-        except DriverError as error:
             with Release() as release:
-                release(_raise, error)
                 while self.waiting:
+                    # Taken out first: an interrupt in give_back then loses the item. If
+                    # it were still in the queue, it would be given back twice, and the
+                    # second time free memory that somebody else has by now.
                     give_back, what = self.waiting.popleft()
                     release(give_back, what)
         finally:

@@ -11,14 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from sapwood.units import hex_address, interval_text
+from sapwood.units import hex_address, interval_text, touching
 from sapwood.violation import Violation
 
 _ALIGNMENT: Final = 512
 _VERSION: Final = 2
 
 Picture = Mapping[str, Any]
-Interval = tuple[int, int]
 
 
 def validate(snapshot: Picture) -> list[Violation]:
@@ -43,7 +42,8 @@ def _heap(heap: Picture, page: int) -> Iterator[Violation]:
             yield Violation("a block has a size", interval_text(lo, hi))
         if lo % _ALIGNMENT or hi % _ALIGNMENT:
             yield Violation("blocks are aligned", interval_text(lo, hi))
-    tiled = [list(run) for run in _runs(blocks)]
+    runs = touching((lo, hi - lo) for lo, hi in blocks)
+    tiled = [[lo, lo + size] for lo, size in runs if size > 0]
     if tiled != heap["spans"]:
         about = f"{_texts(tiled)}, not {_texts(heap['spans'])}"
         yield Violation("blocks tile the heap", about)
@@ -52,19 +52,6 @@ def _heap(heap: Picture, page: int) -> Iterator[Violation]:
             yield Violation("free neighbours are one block", hex_address(first))
     if sum(hi - lo for lo, hi in heap["spans"]) != heap["pages"] * page:
         yield Violation("the heap's pages are its size", f"{heap['pages']} pages")
-
-
-def _runs(intervals: Iterable[Interval]) -> Iterator[Interval]:
-    """Yield what sorted intervals cover, those that touch as one."""
-    start, end = 0, 0
-    for lo, hi in intervals:
-        if lo != end:
-            if start < end:
-                yield start, end
-            start = lo
-        end = hi
-    if start < end:
-        yield start, end
 
 
 def _texts(intervals: Iterable[Sequence[int]]) -> str:
