@@ -4,9 +4,15 @@
 `read_trace` read or `Trace.of` made. Outcomes are exact and repeatable.
 """
 
-from sapwood.allocator.simulate.policies import POLICIES, Policy
 from sapwood.allocator.simulate.reading import read_trace
-from sapwood.allocator.simulate.run import Failure, Outcome, compare, simulate
+from sapwood.allocator.simulate.run import (
+    POLICIES,
+    Failure,
+    Outcome,
+    Policy,
+    compare,
+    simulate,
+)
 from sapwood.allocator.simulate.trace import Buffer, Trace
 
 __all__ = [

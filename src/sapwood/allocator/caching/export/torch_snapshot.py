@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any, NoReturn, get_args
 
-from sapwood.allocator.caching.export.strict import Item
+from sapwood.allocator.caching.export.snapshot import Item
 from sapwood.allocator.caching.picture import (
     DEFAULT_POOL,
     Action,

@@ -180,13 +180,9 @@ class Ledger:
         for scope, inside in members.values():
             groups.setdefault(frozenset(inside), []).append(scope)
         for chosen, scopes in groups.items():
-            if len(chosen) == len(distinct):
-                yield scopes, uses
-            elif len(chosen) == 1:
-                (only,) = chosen
-                yield scopes, [use for use in uses if use[0] is only]
-            else:
-                yield scopes, [use for use in uses if use[0] in chosen]
+            everything = len(chosen) == len(distinct)
+            mine = uses if everything else [use for use in uses if use[0] in chosen]
+            yield scopes, mine
 
     def _scopes(self, bin_: Bin) -> tuple[_Scope, ...]:
         pool, class_ = bin_.pool.id, bin_.size_class

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sapwood.allocator.caching.picture import Frame, Picture, SegmentPicture
 from sapwood.allocator.caching.records.statistics import Place, largest_free
@@ -24,7 +24,9 @@ from sapwood.allocator.caching.shortage.remedies import (
 from sapwood.errors import OutOfMemory
 from sapwood.units import Size, count_text, size_text
 
-_NONE = Size(0)
+
+def _lost(words: str) -> Any:
+    return field(default=Size(0), metadata={"words": words})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,32 +40,21 @@ class Stranded:
     room, but no addresses for it, or another process was faster.
     """
 
-    other_pools: Size = _NONE
-    other_streams: Size = _NONE
-    other_class: Size = _NONE
-    remainders: Size = _NONE
-    pending: Size = _NONE
-    rounding: Size = _NONE
-    unplaced: Size = _NONE
+    other_pools: Size = _lost("free in other pools")
+    other_streams: Size = _lost("free on other streams")
+    other_class: Size = _lost("free for the other size class")
+    remainders: Size = _lost("in pieces too small or not to be split")
+    pending: Size = _lost("waiting for other streams")
+    rounding: Size = _lost("lost to rounding")
+    unplaced: Size = _lost("without addresses, or taken meanwhile")
 
     def __str__(self) -> str:
-        causes = {cause.name: getattr(self, cause.name) for cause in fields(self)}
+        causes = [(getattr(self, each.name), each) for each in fields(self)]
         return ", ".join(
-            f"{size_text(size)} {_WORDS[cause]}"
-            for cause, size in sorted(causes.items(), key=lambda item: -item[1])
+            f"{size_text(size)} {cause.metadata['words']}"
+            for size, cause in sorted(causes, key=lambda each: -each[0])
             if size
         )
-
-
-_WORDS = {
-    "other_pools": "free in other pools",
-    "other_streams": "free on other streams",
-    "other_class": "free for the other size class",
-    "remainders": "in pieces too small or not to be split",
-    "pending": "waiting for other streams",
-    "rounding": "lost to rounding",
-    "unplaced": "without addresses, or taken meanwhile",
-}
 
 
 def stranded(picture: Picture, request: Request) -> Stranded:
