@@ -15,7 +15,6 @@ from sapwood.allocator.caching import (
     pages,
     release,
     serve,
-    streams,
     waits,
 )
 from sapwood.allocator.caching.allocator import Allocator
@@ -93,7 +92,7 @@ CACHING_MUTANTS: Final = (
         "if s >= 0]",
         "if s >= 0][:1]",
     ),
-    mutant("use forgotten", streams.use, "block.users = ", "users = "),
+    mutant("use forgotten", State.use, "block.users = ", "users = "),
     mutant(
         "view unprotected",
         Allocator.record_stream,
@@ -155,13 +154,13 @@ CACHING_MUTANTS: Final = (
     Mutant("fraction ignored", _unlimited),
     mutant(
         "double free accepted",
-        streams.held,
+        State.held,
         "if block is not None and block.state is ALLOCATED:",
         "if block is not None:",
     ),
     mutant(
         "successor forgotten",
-        streams.bequeath,
+        State.bequeath,
         "if block.users and not block.users.isdisjoint({stream, successor}):",
         "if False:",
     ),

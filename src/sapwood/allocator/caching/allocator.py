@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Final, SupportsIndex, TypeVar
 
-from sapwood.allocator.caching import release, streams
+from sapwood.allocator.caching import release
 from sapwood.allocator.caching.bins import Bin
 from sapwood.allocator.caching.block import ALLOCATED, Block
 from sapwood.allocator.caching.gate import BUSY, Gate
@@ -31,7 +31,7 @@ from sapwood.allocator.caching.records.statistics import Counters
 from sapwood.allocator.caching.serve import Attempt, demand_of, order_of, refusal, serve
 from sapwood.allocator.caching.settings import DEFAULT, Settings, settings_of
 from sapwood.allocator.caching.sizes import GRAIN, IMPOSSIBLE, LARGEST_SMALL
-from sapwood.allocator.caching.state import Demand, State
+from sapwood.allocator.caching.state import Demand, State, freed_twice
 from sapwood.allocator.caching.waits import attend, mark, settle, unmarked
 from sapwood.allocator.checks import check_address, check_size, check_stream
 from sapwood.driver.api import Driver, StreamHandle, check_driver
@@ -197,12 +197,12 @@ class Allocator:
             return
         gate = self._gate
         if gate.is_inside():
-            if not gate.put_off(streams.held(gate.state, address)):
-                raise streams.freed_twice(address)
+            if not gate.put_off(gate.state.held(address)):
+                raise freed_twice(address)
             return
         try:
             with gate.observed() as state:
-                block = streams.held(state, address)
+                block = state.held(address)
                 state.give(block)
                 if block in unmarked(state):
                     mark(gate, [block])
@@ -219,19 +219,19 @@ class Allocator:
         check_stream(stream)
         if address:
             with self._gate.observed(stream) as state:
-                streams.use(state, streams.block_around(state, address), stream)
+                state.use(state.held_around(address), stream)
 
     def forget_stream(self, stream: StreamHandle, successor: StreamHandle) -> None:
         """Hand a destroyed stream's blocks on to ``successor``, ordered after it."""
         for each in (stream, successor):
             check_stream(each)
         with self._gate.entered(alone=True) as state:
-            streams.bequeath(state, stream, successor)
+            state.bequeath(stream, successor)
 
     def usable_size(self, address: Addr) -> Size:
         """Return how large the block at an address is, at least what was asked for."""
         with self._gate.entered() as state:
-            return Size(streams.held(state, address).size)
+            return Size(state.held(address).size)
 
     @property
     def closed(self) -> bool:

@@ -43,7 +43,8 @@ from sapwood.allocator.caching.segments import Segments
 from sapwood.allocator.caching.settings import Settings
 from sapwood.allocator.caching.sizes import GRAIN
 from sapwood.driver.api import Driver, StreamHandle
-from sapwood.units import Addr, Size
+from sapwood.errors import MisuseError
+from sapwood.units import Addr, Size, hex_address
 
 _HERE = str(Path(__file__).parent)
 
@@ -251,6 +252,93 @@ class State:
             block.segment.idle_since = bin_.searches
         self.count_split(block, 1)
 
+    # Blocks that several streams use: given back, waited for, handed on.
+
+    def held(self, address: int) -> Block:
+        """Return the block that somebody holds at an address; raises `MisuseError`."""
+        block = self.blocks.get(address)
+        if block is not None and block.state is ALLOCATED:
+            return block
+        if block is not None:
+            raise freed_twice(address)
+        around = self._around(address)
+        if around is None:
+            raise MisuseError(
+                f"{hex_address(address)} is no address of this allocator. Free what "
+                "its own malloc returned"
+            )
+        raise MisuseError(
+            f"no block begins at {hex_address(address)}: it lies in the "
+            f"{around.state.value} block at {hex_address(around.address)}. Free what "
+            "malloc returned"
+        )
+
+    def held_around(self, address: int) -> Block:
+        """Return the held block that an address lies in; raises `MisuseError`."""
+        block = self.blocks.get(address) or self._around(address)
+        if block is None or block.state is not ALLOCATED:
+            return self.held(address)
+        return block
+
+    def _around(self, address: int) -> Block | None:
+        segment = self.segments.containing(address)
+        if segment is None:
+            return None
+        return next(b for b in segment.blocks() if address < b.end)
+
+    def use(self, block: Block, stream: StreamHandle) -> None:
+        """Remember that a stream uses a block; its own does anyway."""
+        if stream == block.segment.bin.stream and not block.guest:
+            return
+        if self.capturing() and stream not in self.quiet:
+            stream = captured(stream)
+        block.users = {*(block.users or ()), stream}
+
+    def bequeath(self, stream: StreamHandle, successor: StreamHandle) -> None:
+        """Let everything of a stream that is gone be its successor's."""
+        if stream == successor:
+            return
+        self.ledger.settle()
+        for pool in self.pools.all.values():
+            for bins in (pool.small, pool.large):
+                bin_ = bins.pop(stream, None)
+                if bin_ is not None:
+                    self._join(bin_, bins.setdefault(successor, bin_), successor)
+        self.pending.rename(stream, successor)
+        for block in list(self.blocks.values()):
+            if block.users and not block.users.isdisjoint({stream, successor}):
+                self._rename_user(block, stream, successor)
+        self.ledger.bequeath(stream, successor)
+
+    def _rename_user(
+        self, block: Block, stream: StreamHandle, successor: StreamHandle
+    ) -> None:
+        users = {successor if user == stream else user for user in block.users or ()}
+        if block.segment.bin.stream == successor and successor in users:
+            # What is ordered before the successor is ordered before its own blocks'
+            # reuse.
+            users.discard(successor)
+            block.guest = False
+        if block.state is PENDING and not users:
+            self.pending.forget(block)
+            self.retire_ready()
+        else:
+            block.users = users or None
+
+    def _join(self, bin_: Bin, into: Bin, successor: StreamHandle) -> None:
+        """Let a bin be the successor's, or its bin there have all of this one."""
+        if into is bin_:
+            bin_.stream = successor
+            return
+        for segment in bin_.segments:
+            segment.bin = into
+            into.segments[segment] = None
+        for block in bin_.blocks():
+            # Who waits without the lock may know the old bin yet: nothing is in it.
+            bin_.remove(block)
+            into.add(block)
+        self.refresh(into)
+
     # Counters.
 
     def _count_use(self, bin_: Bin, size: int, asked: int, held: int) -> None:
@@ -298,6 +386,14 @@ class State:
             settings=self.settings.plain(),
             history=() if told is None else told.entries(),
         )
+
+
+def freed_twice(address: int) -> MisuseError:
+    """Return what is said of a block that is free already."""
+    return MisuseError(
+        f"the block at {hex_address(address)} is free already. Free what malloc "
+        "returned once, and do not use it afterwards"
+    )
 
 
 def _drawn(segment: Segment) -> SegmentPicture:
