@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sapwood.allocator.pinned.intake import Intake, Pending
+from sapwood.allocator.pinned.intake import Freed, Intake
 from sapwood.allocator.pinned.stock import Pool, Stock
 from tests.support.tree_mutants import mutant
 
@@ -17,14 +17,14 @@ PINNED_MUTANTS: Final = (
     ),
     mutant(
         "one copy of several waited for",
-        Pending._finish,
-        "if not wait.freed.waits:",
-        "if True:",
+        Freed.add,
+        "for stream in block.users]",
+        "for stream in block.users][:1]",
     ),
     mutant(
         "events not asked",
-        Pending._is_done,
-        "self._driver.query_event(wait.event)",
+        Freed._is_done,
+        "self._driver.query_event(use.event)",
         "True",
     ),
     mutant("captures ignored", Stock.put, "if block.captured:", "if False:"),

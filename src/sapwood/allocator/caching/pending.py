@@ -1,20 +1,23 @@
-"""Freed blocks that work on other streams may still use: the books of them.
+"""Freed blocks that work of streams may still use: the books of them.
 
-A block waits for one `Use` per stream: *marked* by an event, recorded when it is freed;
-or *unmarked*, while nothing may be recorded (a capture is under way), while recording
-failed, or because it is ordered by waits on the device when it is needed. Use inside a
-capture ends with the capture: its streams are told apart by a negative number. Only
-`record` and `order` call the device, and are called without the lock.
+Device memory and pinned memory are freed by the same books. A block waits for one `Use`
+per stream: *marked* by an event, recorded when it is freed; or *unmarked*, while
+nothing may be recorded (a capture is under way), while recording failed, or because it
+is ordered by waits on the device when it is needed. Use inside a capture ends with the
+capture: its streams are told apart by a negative number. Only `record` and `order` call
+the device, and are called without the lock.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, MutableSequence
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from sapwood.allocator.caching.block import Block
 from sapwood.driver.api import Driver, EventHandle, StreamHandle
+
+B = TypeVar("B", bound=Hashable)
 
 
 def captured(stream: StreamHandle) -> StreamHandle:
@@ -23,7 +26,7 @@ def captured(stream: StreamHandle) -> StreamHandle:
 
 
 def record(
-    driver: Driver, stream: StreamHandle, spare: MutableSequence[EventHandle]
+    driver: Driver, stream: StreamHandle, spare: list[EventHandle]
 ) -> EventHandle:
     """Return an event that marks all work of a stream: a spare one, or a new one.
 
@@ -42,21 +45,21 @@ def record(
 
 
 @dataclass(slots=True, eq=False)
-class Use:
+class Use(Generic[B]):
     """That a stream may be using a freed block: until its ``event``, if it has one.
 
     While somebody waits for it without the lock it is *watched*: ``watchers`` is above
     0, and its event is not recorded anew, nor destroyed, though the use be ``over``.
     """
 
-    block: Block
+    block: B
     stream: StreamHandle
     event: EventHandle | None = None
     watchers: int = 0
     over: bool = False
 
 
-class Pending:
+class Pending(Generic[B]):
     """Blocks that wait, the uses that they wait for, and spare events.
 
     ``unmarked`` are the streams of unmarked uses. ``spare`` events mark nothing; any
@@ -64,24 +67,33 @@ class Pending:
     """
 
     def __init__(self) -> None:
-        self.unmarked: dict[Block, set[StreamHandle]] = {}
+        self.unmarked: dict[B, set[StreamHandle]] = {}
         self.spare: list[EventHandle] = []
-        self._marked = defaultdict[StreamHandle, deque[Use]](deque)
+        self._marked = defaultdict[StreamHandle, deque[Use[B]]](deque)
         # How many uses, marked or about to be, a block waits for.
-        self._left: dict[Block, int] = {}
-        self._ready: list[Block] = []
+        self._left: dict[B, int] = {}
+        self._ready: list[B] = []
 
     def __bool__(self) -> bool:
         return bool(self._left or self.unmarked or self._ready)
 
     # Uses are marked, and are over.
 
-    def take_unmarked(self, blocks: Collection[Block]) -> list[Use]:
+    def begin(self, uses: Iterable[Use[B]]) -> None:
+        """Have the uses of a block; those without an event get one in their turn.
+
+        That is when they are the first of their stream: `queues` has them in order.
+        """
+        for use in uses:
+            self._left[use.block] = self._left.get(use.block, 0) + 1
+            self._marked[use.stream].append(use)
+
+    def take_unmarked(self, blocks: Collection[B]) -> list[Use[B]]:
         """Return the unmarked uses of blocks, to be marked or ended: `keep` or `end`.
 
         What was used inside a capture only is over: it is ready.
         """
-        taken: list[Use] = []
+        taken: list[Use[B]] = []
         for block in blocks:
             streams = [s for s in self.unmarked.pop(block) if s >= 0]
             taken += [Use(block, stream) for stream in streams]
@@ -91,7 +103,7 @@ class Pending:
                 self._ready.append(block)
         return taken
 
-    def keep(self, uses: Iterable[Use]) -> None:
+    def keep(self, uses: Iterable[Use[B]]) -> None:
         """Have taken uses that are not over; without an event they are unmarked."""
         for use in uses:
             if use.event is not None:
@@ -100,43 +112,43 @@ class Pending:
                 self.unmarked.setdefault(use.block, set()).add(use.stream)
                 self._count_down(use.block)
 
-    def queues(self) -> list[deque[Use]]:
+    def queues(self) -> list[deque[Use[B]]]:
         """Return the marked uses of each stream, in the order they end in."""
         return list(self._marked.values())
 
-    def marked(self) -> list[Use]:
+    def marked(self) -> list[Use[B]]:
         """Return all marked uses, those of a stream in the order they end in."""
         return [use for queue in self._marked.values() for use in queue]
 
-    def end(self, uses: Iterable[Use]) -> None:
+    def end(self, uses: Iterable[Use[B]]) -> None:
         """Let uses be over, as far as nobody did before."""
         for use in uses:
             if use.over:
                 continue
             use.over = True
-            if use.event is not None:
-                marked = self._marked[use.stream]
-                marked.remove(use)
-                if not marked:
+            queue = self._marked.get(use.stream, ())
+            if queue and use in queue:
+                queue.remove(use)
+                if not queue:
                     del self._marked[use.stream]
-                if not use.watchers:
-                    self.spare.append(use.event)
+            if use.event is not None and not use.watchers:
+                self.spare.append(use.event)
             if self._count_down(use.block) and use.block not in self.unmarked:
                 self._ready.append(use.block)
 
-    def watch(self, uses: Iterable[Use]) -> None:
+    def watch(self, uses: Iterable[Use[B]]) -> None:
         """Keep the events of marked uses as they are, until `unwatch`."""
         for use in uses:
             use.watchers += 1
 
-    def unwatch(self, uses: Iterable[Use]) -> None:
+    def unwatch(self, uses: Iterable[Use[B]]) -> None:
         """End what `watch` began."""
         for use in uses:
             use.watchers -= 1
             if use.over and not use.watchers and use.event is not None:
                 self.spare.append(use.event)
 
-    def _count_down(self, block: Block) -> bool:
+    def _count_down(self, block: B) -> bool:
         """Count one thing less that a block waits for; say whether it was the last."""
         self._left[block] -= 1
         if self._left[block]:
@@ -144,18 +156,18 @@ class Pending:
         del self._left[block]
         return True
 
-    def take_ready(self) -> list[Block]:
+    def take_ready(self) -> list[B]:
         """Return the blocks that wait for nothing any more, each once."""
         ready, self._ready = self._ready, []
         return ready
 
-    def captured_only(self) -> list[Block]:
+    def captured_only(self) -> list[B]:
         """Return the unmarked blocks that were used inside a capture and not else."""
         return [
             b for b, streams in self.unmarked.items() if all(s < 0 for s in streams)
         ]
 
-    def forget(self, block: Block) -> None:
+    def forget(self, block: B) -> None:
         """Let a block wait for nothing any more."""
         uses = [use for use in self.marked() if use.block is block]
         if self.unmarked.pop(block, None) and not uses:
@@ -164,6 +176,10 @@ class Pending:
 
     def rename(self, stream: StreamHandle, successor: StreamHandle) -> None:
         """Wait for the successor instead of a stream that is gone; events stay."""
+        for use in self._marked.pop(stream, ()):
+            if use.event is None:
+                use.stream = successor
+            self._marked[use.stream].append(use)
         for streams in self.unmarked.values():
             if stream in streams:
                 streams.discard(stream)

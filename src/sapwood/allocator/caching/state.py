@@ -77,7 +77,7 @@ class State:
         self.blocks: Blocks = {}
         self.pools = Pools()
         self.segments = Segments(driver, self.blocks)
-        self.pending = Pending()
+        self.pending = Pending[Block]()
         self.ledger = Ledger()
         self.history: History | None = None
         self.past = History(HistoryOptions())

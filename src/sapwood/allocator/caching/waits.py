@@ -41,14 +41,14 @@ def unmarked(state: State) -> list[Block]:
 
 @contextmanager
 def _ending(
-    gate: Gate, marked: Collection[Use] = (), taken: Collection[Use] = ()
-) -> Iterator[list[Use]]:
+    gate: Gate, marked: Collection[Use[Block]] = (), taken: Collection[Use[Block]] = ()
+) -> Iterator[list[Use[Block]]]:
     """Write the books after driver calls about uses: those in the list are over.
 
     The events of ``marked`` ones stay as they are until then. Those that were
     ``taken`` go back as far as they are not over.
     """
-    pending, over = gate.state.pending, list[Use]()
+    pending, over = gate.state.pending, list[Use[Block]]()
     pending.watch(marked)
     try:
         yield over
@@ -67,7 +67,7 @@ def mark(gate: Gate, blocks: Collection[Block]) -> None:
     pending = gate.state.pending
     uses = pending.take_unmarked(blocks)
 
-    def marked(driver: Driver, use: Use) -> None:
+    def marked(driver: Driver, use: Use[Block]) -> None:
         use.event = record(driver, use.stream, pending.spare)
 
     with Release() as release, _ending(gate, taken=uses), gate.unlocked() as driver:
@@ -93,7 +93,7 @@ def poll(gate: Gate) -> None:
         asking = not {uses[-1] for uses in heads}.isdisjoint(over)
 
 
-def _is_over(driver: Driver, use: Use) -> bool:
+def _is_over(driver: Driver, use: Use[Block]) -> bool:
     return use.event is not None and driver.query_event(use.event)
 
 
@@ -128,7 +128,7 @@ def settle(gate: Gate, pool: Pool | None = None) -> None:
 def wait(
     gate: Gate,
     streams: Iterable[StreamHandle] = (),
-    marks: Collection[Use] = (),
+    marks: Collection[Use[Block]] = (),
     *,
     patient: bool = True,
 ) -> set[StreamHandle]:

@@ -10,11 +10,10 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from time import perf_counter
 from typing import TypeVar
 
-from sapwood.allocator.caching.pending import record
+from sapwood.allocator.caching.pending import Pending, Use, record
 from sapwood.allocator.pinned.stock import Block, Segment, Stock
 from sapwood.driver.api import CaptureStatus, Driver, EventHandle, StreamHandle
 from sapwood.driver.release import Release
@@ -24,19 +23,7 @@ from sapwood.units import Size
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class _Freed:
-    block: Block
-    waits: int  # below 0: it is stranded, and these no longer matter
-
-
-@dataclass(slots=True)
-class _Wait:
-    freed: _Freed
-    event: EventHandle | None  # None: not before the stream's capture has ended
-
-
-class Pending:
+class Freed:
     """The blocks of one device that are freed and not free; then they are ``ready``.
 
     What is ``stranded`` is free only when the whole device was waited for.
@@ -45,29 +32,27 @@ class Pending:
     def __init__(self, driver: Driver, ready: deque[Block]) -> None:
         self._driver, self._ready = driver, ready
         self.stranded: deque[Block] = deque()
+        # What was freed without the turn; whoever has it enters these in the books.
+        self._new: deque[list[Use[Block]]] = deque()
         self._turn = threading.Lock()
-        self._new: deque[tuple[StreamHandle, _Wait]] = deque()
-        self._queues: dict[StreamHandle, deque[_Wait]] = {}
-        self._spare: deque[EventHandle] = deque()
+        self._books = Pending[Block]()
 
     def __bool__(self) -> bool:
         """Whether anything may become ready by itself."""
-        return bool(self._new or self._queues)
+        return bool(self._new or self._books)
 
     def add(self, block: Block) -> None:
         """Let a block wait for all its users; raises `DriverError`, having done so."""
-        streams, block.users = block.users, set()
-        freed = _Freed(block, len(streams))
-        waits: list[tuple[StreamHandle, _Wait]] = []
+        uses = [Use(block, stream) for stream in block.users]
+        block.users = set()
         try:
-            for stream in streams:
-                event = self._mark(stream)
-                waits.append((stream, _Wait(freed, event)))
+            for use in uses:
+                use.event = self._mark(use.stream)
         except DriverError:
-            self._spare += [wait.event for _, wait in waits if wait.event is not None]
+            self._books.spare += [use.event for use in uses if use.event is not None]
             self.stranded.append(block)
             raise
-        self._new += waits
+        self._new.append(uses)
 
     def poll(self) -> None:
         """Find the blocks that are free now, without waiting.
@@ -76,7 +61,7 @@ class Pending:
         """
         if self and self._turn.acquire(blocking=False):
             try:
-                self._sort()
+                self._enter()
                 self._advance()
             finally:
                 self._turn.release()
@@ -90,77 +75,59 @@ class Pending:
             if self.stranded:
                 self._driver.synchronize()
                 self._ready += _drained(self.stranded)
-            self._sort()
-            for queue in self._queues.values():
-                for wait in reversed(queue):
-                    if wait.event is not None:
-                        self._driver.synchronize_event(wait.event)
+            self._enter()
+            for queue in self._books.queues():
+                for use in reversed(queue):
+                    if use.event is not None:
+                        self._driver.synchronize_event(use.event)
                         break
             self._advance()
 
     def abandon(self) -> None:
         """Let all blocks that are left be free: the device is done with."""
         with self._turn:
-            self._sort()
-            for queue in self._queues.values():
-                for wait in queue:
-                    self._strand(wait)
-            self._queues.clear()
-            self._ready += _drained(self.stranded)
+            self._enter()
+            self._books.end(self._books.marked())
+            self._ready += [*self._books.take_ready(), *_drained(self.stranded)]
 
     def forget(self, stream: StreamHandle, successor: StreamHandle) -> None:
         """Let what waits for a stream's capture wait for its successor."""
         with self._turn:
-            self._sort()
-            for wait in self._queues.pop(stream, ()):
-                self._queues.setdefault(successor, deque()).append(wait)
+            self._enter()
+            self._books.rename(stream, successor)
 
     def close(self) -> None:
         """Destroy the events that nobody waits for."""
+        spare, self._books.spare = self._books.spare, []
         with Release() as release:
-            for event in _drained(self._spare):
-                release(self._driver.destroy_event, event)
+            release.each(self._driver.destroy_event, spare)
 
     def _mark(self, stream: StreamHandle) -> EventHandle | None:
         """Return an event after the stream's work so far; None while it captures."""
         if self._driver.capture_status(stream) is not CaptureStatus.NONE:
             return None
-        return record(self._driver, stream, self._spare)
+        return record(self._driver, stream, self._books.spare)
 
-    def _sort(self) -> None:
-        for stream, wait in _drained(self._new):
-            self._queues.setdefault(stream, deque()).append(wait)
+    def _enter(self) -> None:
+        for uses in _drained(self._new):
+            self._books.begin(uses)
 
     def _advance(self) -> None:
-        for stream, queue in list(self._queues.items()):
-            while queue and self._is_done(stream, queue):
-                self._finish(queue.popleft())
-            if not queue:
-                del self._queues[stream]
+        for queue in self._books.queues():
+            while queue and self._is_done(queue[0]):
+                self._books.end([queue[0]])
+        self._ready += self._books.take_ready()
 
-    def _is_done(self, stream: StreamHandle, queue: deque[_Wait]) -> bool:
-        wait = queue[0]
+    def _is_done(self, use: Use[Block]) -> bool:
         try:
-            if wait.event is None:
-                wait.event = self._mark(stream)
-            return wait.event is not None and self._driver.query_event(wait.event)
+            if use.event is None:
+                use.event = self._mark(use.stream)
+            return use.event is not None and self._driver.query_event(use.event)
         except DriverError:
-            self._strand(queue.popleft())
+            self._ready += self._books.take_ready()
+            self._books.forget(use.block)
+            self.stranded += self._books.take_ready()
             raise
-
-    def _finish(self, wait: _Wait) -> None:
-        if wait.event is not None:
-            self._spare.append(wait.event)
-        wait.freed.waits -= 1
-        if not wait.freed.waits:
-            self._ready.append(wait.freed.block)
-
-    def _strand(self, wait: _Wait) -> None:
-        if wait.event is not None:
-            self._spare.append(wait.event)
-        if wait.freed.waits > 0:
-            wait.freed.waits = -1
-            self.stranded.append(wait.freed.block)
 
 
 def _drained(queue: deque[T]) -> list[T]:
@@ -183,7 +150,7 @@ class Intake:
         self.lock = threading.Lock()
         self.closed = False
         self._returned = deque[Block]()
-        self.pending = Pending(driver, self._returned)
+        self.freed = Freed(driver, self._returned)
 
     def let_go(self, block: Block) -> None:
         """Let a block that nobody holds be reused when nothing uses it.
@@ -194,7 +161,7 @@ class Intake:
             self._returned.append(block)
             self.settle()
         elif not self.closed:
-            self.pending.add(block)
+            self.freed.add(block)
         else:
             with Release() as release:
                 for stream in block.users:
@@ -205,13 +172,13 @@ class Intake:
     def poll(self) -> None:
         """Take in what is free by now."""
         try:
-            self.pending.poll()
+            self.freed.poll()
         finally:
             self.settle()
 
     def wait(self) -> None:
         """Wait for the copies that use freed blocks, and take these in."""
-        self.pending.wait()
+        self.freed.wait()
         self.settle()
 
     def settle(self) -> None:
@@ -258,8 +225,8 @@ class Intake:
         with Release() as release:
             release(self._driver.synchronize)
             release(self.wait)
-            self.pending.abandon()
+            self.freed.abandon()
             with self.lock:
                 rest = self.absorb()
             release(self.give, rest)
-            release(self.pending.close)
+            release(self.freed.close)
