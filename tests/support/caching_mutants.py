@@ -11,17 +11,15 @@ from functools import partial
 from typing import Any, Final
 
 from sapwood.allocator.caching import (
-    grow,
     pages,
     release,
     serve,
     waits,
 )
 from sapwood.allocator.caching.allocator import Allocator
-from sapwood.allocator.caching.bins import Bin
+from sapwood.allocator.caching.blocks import Bin, Pool, Pools
 from sapwood.allocator.caching.gate import Gate
 from sapwood.allocator.caching.pending import Pending
-from sapwood.allocator.caching.pools import Pool, Pools
 from sapwood.allocator.caching.records.ledger import Ledger
 from sapwood.allocator.caching.segments import Segments
 from sapwood.allocator.caching.state import State
@@ -179,7 +177,7 @@ CACHING_MUTANTS: Final = (
     _both(
         "other caches kept before failing",
         (serve.given_up, "release.cached(state, release.freeable(state))", "{}"),
-        (grow.donors, "return donating(state, demand)", "return []"),
+        (pages.donors, "return donating(state, demand)", "return []"),
     ),
     mutant(
         "bytes not uncounted",

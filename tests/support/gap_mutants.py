@@ -11,8 +11,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Final
 
-from sapwood.allocator.caching.bins import Bin
-from sapwood.allocator.caching.pools import Pools
+from sapwood.allocator.caching.blocks import Bin, Pools
 from sapwood.allocator.pinned.stock import Stock
 from sapwood.driver.emulated.graphs import Graph
 from sapwood.driver.emulated.schedules import Item

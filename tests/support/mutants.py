@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sapwood.allocator.caching.bins import Bin
+from sapwood.allocator.caching.blocks import Bin
 from sapwood.memory import fold
 from sapwood.memory.heap import Everybody, Heap, Uses
 from sapwood.memory.pages import Pages

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sapwood.allocator.caching.pools import Pools
+from sapwood.allocator.caching.blocks import Pools
 from sapwood.allocator.caching.records.ledger import Ledger
 
 USES = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9), st.booleans()))

@@ -14,11 +14,17 @@ from contextlib import contextmanager
 from typing import Final, SupportsIndex, TypeVar
 
 from sapwood.allocator.caching import release
-from sapwood.allocator.caching.bins import Bin
-from sapwood.allocator.caching.block import ALLOCATED, Block
+from sapwood.allocator.caching.blocks import (
+    ALLOCATED,
+    Bin,
+    Block,
+    Pool,
+    Route,
+    SegmentSource,
+    new_id,
+)
 from sapwood.allocator.caching.gate import BUSY, Gate
 from sapwood.allocator.caching.picture import Entry, Picture, PoolId
-from sapwood.allocator.caching.pools import Pool, Route, SegmentSource, new_id
 from sapwood.allocator.caching.records.history import (
     MAX_ENTRIES,
     Context,

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from sapwood.allocator.caching.block import Block
+from sapwood.allocator.caching.blocks import Block
 from sapwood.allocator.caching.state import State
 from sapwood.driver.api import CaptureStatus, Driver, StreamHandle
 from sapwood.errors import MisuseError

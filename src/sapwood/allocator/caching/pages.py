@@ -1,23 +1,26 @@
 """Pages that come, go and move: which ones serve a demand, and blocks afterwards.
 
+A demand grows by new memory, or by nothing at all: a refusal for want of memory is an
+answer, None; any other error is raised. Either way everything is then as it was before.
+
 *Reclaimed* are free pages of streams whose work is over, before memory is created that
 would exceed what was ever needed at once. *Remapped*, as the last attempt, are free
 pages of all segments that the request may have memory of, after their streams were
-waited for. Pages of a capture's pool in use stay where they are. Nothing here calls the
-device, or can fail.
+waited for. Pages of a capture's pool in use stay where they are.
 """
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from sapwood.allocator.caching.bins import Bin
-from sapwood.allocator.caching.block import (
+from sapwood.allocator.caching.blocks import (
     FREE,
     UNMAPPED,
+    Bin,
     Block,
     Blocks,
     Extent,
@@ -26,14 +29,21 @@ from sapwood.allocator.caching.block import (
     size_of,
     split,
 )
+from sapwood.allocator.caching.picture import Action
+from sapwood.allocator.caching.sizes import segment_size
 from sapwood.allocator.caching.state import Demand, State
-from sapwood.units import Addr, Size, align_up
+from sapwood.driver.release import Release
+from sapwood.driver.results import Result
+from sapwood.errors import DriverError
+from sapwood.units import Addr, Size, align_down, align_up
 
 _start: Final = attrgetter("address")
 _end: Final = attrgetter("end")
 
 _PEAK_SHARE = 64
 _MOVED_SHARE = 64
+_EXTENT_SHARE = 16384
+_SMALL_RESERVE = 1 << 30
 
 
 class Window(NamedTuple):
@@ -47,7 +57,7 @@ class Window(NamedTuple):
     pieces: tuple[Extent, ...]
 
 
-def place(state: State, demand: Demand) -> Window | None:
+def _place(state: State, demand: Demand) -> Window | None:
     """Return where the demand would be mapped, in a segment that is there.
 
     That is the window that takes the least memory, the lowest of several.
@@ -91,7 +101,9 @@ class Supply(NamedTuple):
     created: list[Extent]
 
 
-def supply(pieces: Iterable[Extent], most: int, donors: Iterable[Donor] = ()) -> Supply:
+def _supply(
+    pieces: Iterable[Extent], most: int, donors: Iterable[Donor] = ()
+) -> Supply:
     """Return how to fill a window's pieces: with extents of donors that fit.
 
     The rest is created, in extents of at most ``most`` bytes.
@@ -115,12 +127,12 @@ def supply(pieces: Iterable[Extent], most: int, donors: Iterable[Donor] = ()) ->
     return Supply(moves, created)
 
 
-def new_piece(state: State, demand: Demand) -> Extent:
+def _new_piece(state: State, demand: Demand) -> Extent:
     """Return what would be mapped in a new segment, at addresses not known yet."""
     return Extent(Addr(0), Size(align_up(demand.need, state.page)))
 
 
-def reclaimable(state: State, demand: Demand) -> list[Bin]:
+def _reclaimable(state: State, demand: Demand) -> list[Bin]:
     """Return the demand's pool's bins that pages may be moved from now, once over.
 
     None while what is held stays within a share of the most that was ever allocated,
@@ -130,8 +142,8 @@ def reclaimable(state: State, demand: Demand) -> list[Bin]:
     peak = state.ledger.peak_allocated(demand.need)
     slack = max(peak // _PEAK_SHARE, state.page * (len(bins) + 1))
     slack += state.segments.moved // _MOVED_SHARE
-    found = place(state, demand)
-    missing = size_of(found.pieces if found else [new_piece(state, demand)])
+    found = _place(state, demand)
+    missing = size_of(found.pieces if found else [_new_piece(state, demand)])
     if state.segments.held + missing <= peak + slack or state.capturing():
         return []
     return bins
@@ -147,13 +159,13 @@ def moves(
     """
     if demand.need > state.limit or state.capturing():
         return {}
-    found = place(state, demand)
-    piece = new_piece(state, demand)
+    found = _place(state, demand)
+    piece = _new_piece(state, demand)
     # Free memory of the window counts towards the request.
     start = found.address if found else 0
     within = range(start, start + demand.need if found else 0)
     spare = _spare_extents(state, bins, within, classic=classic)
-    plan = supply(found.pieces if found else [piece], piece.size, spare)
+    plan = _supply(found.pieces if found else [piece], piece.size, spare)
     moved: dict[Segment, list[Extent]] = {}
     if size_of(plan.created) <= state.room:
         for segment, extent in plan.moves.values():
@@ -161,7 +173,7 @@ def moves(
     return moved
 
 
-def donating(state: State, demand: Demand) -> list[Bin]:
+def _donating(state: State, demand: Demand) -> list[Bin]:
     """Return the bins that memory may be taken from as the last attempt.
 
     Those of the demand's pool, of pools that help out, and of nobody's.
@@ -218,7 +230,152 @@ def _count_splits(state: State, segment: Segment, sign: int) -> None:
             state.count_split(block, sign)
 
 
-# Blocks after their memory came or went.
+# Growing.
+
+
+def growth_size(state: State, demand: Demand) -> Size:
+    """Return the memory that the driver is asked for, where nothing is free."""
+    if _expands(state, demand):
+        return Size(align_up(demand.need, state.page))
+    return segment_size(demand.need, state.settings.large_segment_size, state.page)
+
+
+def _expands(state: State, demand: Demand, *, last: bool = False) -> bool:
+    pool = demand.bin.pool
+    plain = pool.source is None and not pool.no_split
+    return plain and (last or state.settings.expandable_segments)
+
+
+def donors(state: State, demand: Demand, *, last: bool) -> list[Bin]:
+    """Return whose free pages are to be moved before memory is created; maybe none.
+
+    As the ``last`` attempt those of any segment, else reclaimable ones.
+    """
+    if not _expands(state, demand, last=last):
+        return []
+    return _donating(state, demand) if last else _reclaimable(state, demand)
+
+
+def grow(
+    state: State, demand: Demand, loose: list[Donor], *, last: bool = False
+) -> Block | None:
+    """Return a new free block for a demand, made of loose and of new memory.
+
+    ``loose`` are extents that are mapped nowhere; those that are used go from it. As
+    the ``last`` attempt, the segment is expandable also where they are classic.
+    """
+    start, block = time.perf_counter(), None
+    try:
+        if not _expands(state, demand, last=last):
+            block = _open(state, demand, [], expandable=False)
+        elif (found := _place(state, demand)) is not None:
+            block = _fill(state, demand, found, loose)
+        elif _may_expand(state, demand, loose, last=last):
+            block = _open(state, demand, loose, expandable=True)
+    except DriverError as error:
+        if error.name != Result.OUT_OF_MEMORY.name:
+            raise
+    finally:
+        state.ledger.driver_seconds += time.perf_counter() - start
+    state.ledger.happened["misses"] += block is not None
+    return block
+
+
+def _may_expand(
+    state: State, demand: Demand, loose: list[Donor], *, last: bool
+) -> bool:
+    """Whether there is room for a new segment's pages, and no way in an old one.
+
+    What leaves an old one now has left it soon; then there may be.
+    """
+    if demand.need > state.limit:
+        return False
+    leaving = state.segments.leaving
+    if not last and any(s.expandable and s in leaving for s in demand.bin.segments):
+        return False
+    piece = _new_piece(state, demand)
+    return size_of(_supply([piece], piece.size, loose).created) <= state.room
+
+
+def _open(
+    state: State, demand: Demand, loose: list[Donor], *, expandable: bool
+) -> Block | None:
+    """Open a segment, and map what is needed; nothing stays of it where that fails."""
+    bin_, source, segments = demand.bin, demand.bin.pool.source, state.segments
+    if expandable:
+        need = _new_piece(state, demand).size
+        address, size = segments.reserve(need, _wish(state, bin_))
+    else:
+        need = size = growth_size(state, demand)
+        if size > state.room:
+            return None
+        if source is None:
+            address, _ = segments.reserve(size, size)
+        else:
+            address = source.allocate(size, bin_.stream)
+    segment = Segment(
+        address, size, bin_, expandable=expandable, source=source, stack=demand.stack
+    )
+    segments.enlist(segment)
+    window = Window(segment, address, (Extent(address, need),))
+    with Release() as undo:
+        try:
+            return _fill(state, demand, window, loose)
+        finally:
+            if not segment.extents:
+                segments.unlist(segment)
+                undo(segments.surrender, segment)
+
+
+def _wish(state: State, bin_: Bin) -> int:
+    """Return how many addresses are reserved for a bin that has no room to grow."""
+    wish = state.settings.expandable_segments_reserve
+    if wish is None:
+        # Small blocks seldom need much; where they do, there is a second segment.
+        small = max(state.total // 8, min(state.total, _SMALL_RESERVE))
+        return small if bin_.size_class == "small" else state.total
+    return int(wish * state.total) if isinstance(wish, float) else wish
+
+
+def _largest_extent(state: State, segment: Segment) -> Size:
+    """Return how large extents are created: a page may move, but handles cost."""
+    most = align_down(state.settings.large_segment_size, state.page)
+    if segment.expandable:
+        most = min(most, align_down(state.segments.held // _EXTENT_SHARE, state.page))
+    return Size(max(most, state.page))
+
+
+def _fill(
+    state: State, demand: Demand, found: Window, loose: list[Donor]
+) -> Block | None:
+    """Map a window with what is loose, and new memory for the rest."""
+    segment, segments = found.segment, state.segments
+    if segment.source is not None:
+        extents = list(found.pieces)
+    else:
+        plan = _supply(found.pieces, _largest_extent(state, segment), loose)
+        if size_of(plan.created) > state.room:
+            return None
+        moves = plan.moves.items()
+        moved = [Extent(to, extent.size, extent.handle) for to, (_, extent) in moves]
+        extents = segments.map(plan.created, moved)
+        segments.away -= size_of(moved)
+        for donor in plan.moves.values():
+            loose.remove(donor)
+    segments.supply(segment, extents)
+    mapped(state.blocks, segment, found.pieces)
+    state.ledger.change(segment.bin, "reserved_bytes", size_of(found.pieces))
+    allocated = len(extents) if segment.expandable else 1
+    state.ledger.happened["num_device_alloc"] += allocated
+    if not segment.expandable:
+        state.count_segment(segment, 1)
+    action: Action = "segment_map" if segment.expandable else "segment_alloc"
+    for piece in found.pieces:
+        state.note(action, piece.address, piece.size, segment.bin, demand.stack)
+    return state.blocks[found.address]
+
+
+# Blocks after their memory came or went; nothing here can fail.
 
 
 def mapped(blocks: Blocks, segment: Segment, extents: Iterable[Extent]) -> None:

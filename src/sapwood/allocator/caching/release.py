@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sapwood.allocator.caching import pages
-from sapwood.allocator.caching.bins import Bin
-from sapwood.allocator.caching.block import FREE, Extent, Segment, size_of
+from sapwood.allocator.caching.blocks import FREE, Bin, Extent, Segment, size_of
 from sapwood.allocator.caching.gate import Gate
 from sapwood.allocator.caching.state import State
 from sapwood.allocator.caching.waits import wait

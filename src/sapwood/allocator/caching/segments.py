@@ -14,7 +14,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Final
 
-from sapwood.allocator.caching.block import (
+from sapwood.allocator.caching.blocks import (
     UNMAPPED,
     Block,
     Blocks,

@@ -10,10 +10,8 @@ import enum
 import threading
 
 from sapwood.allocator.caching import pages, release
-from sapwood.allocator.caching.bins import Bin
-from sapwood.allocator.caching.block import Block
+from sapwood.allocator.caching.blocks import Bin, Block
 from sapwood.allocator.caching.gate import Gate
-from sapwood.allocator.caching.grow import donors, grow, growth_size
 from sapwood.allocator.caching.records.history import Stack
 from sapwood.allocator.caching.settings import Settings
 from sapwood.allocator.caching.sizes import class_of, rounded
@@ -83,7 +81,7 @@ def order_of(state: State, demand: Demand) -> tuple[Attempt, ...]:
 def _is_rejected(state: State, demand: Demand) -> bool:
     if not state.settings.throw_on_cudamalloc_oom:
         return False
-    return state.ledger.allocated() + growth_size(state, demand) > state.limit
+    return state.ledger.allocated() + pages.growth_size(state, demand) > state.limit
 
 
 def refusal(state: State, demand: Demand, index: int, free: Size) -> OutOfMemory:
@@ -102,7 +100,7 @@ def refusal(state: State, demand: Demand, index: int, free: Size) -> OutOfMemory
     request = Request(
         size=demand.size,
         rounded=demand.need,
-        growth=growth_size(state, demand),
+        growth=pages.growth_size(state, demand),
         page=state.page,
         stream=demand.stream,
         pool=demand.bin.pool.id,
@@ -148,9 +146,9 @@ def _attempted(gate: Gate, demand: Demand, attempt: Attempt) -> Addr | None:
             return None if block is None else state.take(block, demand)
         if attempt is not Attempt.GROW:
             block = state.fit(demand.bin, demand.need)
-        giving = [] if block is not None else donors(state, demand, last=last)
+        giving = [] if block is not None else pages.donors(state, demand, last=last)
         if block is None and not giving:
-            block = grow(state, demand, [], last=last)
+            block = pages.grow(state, demand, [], last=last)
         if block is not None:
             return state.take(block, demand)
     return _moved(gate, demand, giving, last=last) if giving else None
@@ -181,7 +179,7 @@ def _moved(gate: Gate, demand: Demand, giving: list[Bin], *, last: bool) -> Addr
         try:
             moved = pages.moves(state, demand, idle, classic=last)
             release.remove(gate, moved, loose, patient=last)
-            block = grow(state, demand, loose, last=last)
+            block = pages.grow(state, demand, loose, last=last)
             return None if block is None else state.take(block, demand)
         finally:
             undo(release.surrender, gate, (), [extent for _, extent in loose])

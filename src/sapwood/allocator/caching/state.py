@@ -12,13 +12,14 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import cast
 
-from sapwood.allocator.caching.bins import Bin
-from sapwood.allocator.caching.block import (
+from sapwood.allocator.caching.blocks import (
     ALLOCATED,
     FREE,
     PENDING,
+    Bin,
     Block,
     Blocks,
+    Pools,
     Segment,
     split,
 )
@@ -30,7 +31,6 @@ from sapwood.allocator.caching.picture import (
     Picture,
     SegmentPicture,
 )
-from sapwood.allocator.caching.pools import Pools
 from sapwood.allocator.caching.records.history import (
     NO_STACK,
     History,

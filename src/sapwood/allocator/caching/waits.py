@@ -14,11 +14,9 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Final
 
-from sapwood.allocator.caching.bins import Bin
-from sapwood.allocator.caching.block import Block
+from sapwood.allocator.caching.blocks import Bin, Block, Pool
 from sapwood.allocator.caching.gate import Gate
 from sapwood.allocator.caching.pending import Use, record
-from sapwood.allocator.caching.pools import Pool
 from sapwood.allocator.caching.state import Demand, State
 from sapwood.driver.api import Driver, EventHandle, StreamHandle
 from sapwood.driver.release import Release

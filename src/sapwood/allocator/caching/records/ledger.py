@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
-from sapwood.allocator.caching.bins import Bin
+from sapwood.allocator.caching.blocks import Bin
 from sapwood.allocator.caching.picture import PoolId, SizeClass
 from sapwood.allocator.caching.records.statistics import Account, Counters, Tally
 from sapwood.driver.api import StreamHandle
