@@ -93,7 +93,7 @@ class OutOfMemory(DriverError, MemoryError):
     Fields: ``asked``, ``free`` and ``largest`` in bytes (``largest``: the largest
     single piece that can be had), ``holders``: who holds the rest, in bytes, and
     ``shortage``: where an allocator could say more, a value whose text is the
-    explanation (`sapwood.allocator.caching.shortage.explain.Shortage`), else None, and
+    explanation (`sapwood.allocator.caching.shortage.Shortage`), else None, and
     what helps is ``remedy``.
     """
 

@@ -21,7 +21,7 @@ from sapwood.allocator.caching.picture import (
     SegmentPicture,
 )
 from sapwood.allocator.caching.settings import DEFAULT, Settings
-from sapwood.allocator.caching.shortage.remedies import merged
+from sapwood.allocator.caching.shortage import merged
 from sapwood.driver.api import StreamHandle
 from sapwood.units import Addr, Size
 

@@ -19,27 +19,25 @@ from sapwood.allocator.caching.picture import (
     SegmentPicture,
 )
 from sapwood.allocator.caching.settings import Settings
-from sapwood.allocator.caching.shortage.explain import (
-    Shortage,
-    Stranded,
-    holders,
-    out_of_memory,
-    shortage,
-    stranded,
-)
-from sapwood.allocator.caching.shortage.remedies import (
+from sapwood.allocator.caching.shortage import (
     AfterRelease,
     AfterWork,
     HigherLimit,
     Request,
+    Shortage,
+    Stranded,
     WithSetting,
     completed,
     fits,
+    holders,
+    out_of_memory,
     released,
     remedies,
     repaged,
     reserved,
     room,
+    shortage,
+    stranded,
 )
 from sapwood.allocator.caching.validate import validate
 from sapwood.units import Size

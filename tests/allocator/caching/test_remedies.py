@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sapwood.allocator.caching.allocator import Allocator
 from sapwood.allocator.caching.settings import Settings
-from sapwood.allocator.caching.shortage.remedies import (
+from sapwood.allocator.caching.shortage import (
     AfterRelease,
     AfterWork,
     HigherLimit,

@@ -19,7 +19,7 @@ from sapwood.allocator.caching.records.statistics import (
     nested_memory_stats,
 )
 from sapwood.allocator.caching.records.summary import summary
-from sapwood.allocator.caching.shortage.remedies import reserved
+from sapwood.allocator.caching.shortage import reserved
 from sapwood.units import Size, size_text
 from tests.support.pictures import pictures
 

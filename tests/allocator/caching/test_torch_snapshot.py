@@ -22,7 +22,7 @@ from sapwood.allocator.caching.export.torch_snapshot import (
 )
 from sapwood.allocator.caching.picture import DEFAULT_POOL, Picture
 from sapwood.allocator.caching.settings import Settings
-from sapwood.allocator.caching.shortage.remedies import reserved
+from sapwood.allocator.caching.shortage import reserved
 from sapwood.errors import MisuseError
 from sapwood.units import Size
 from tests.support.pictures import pictures

@@ -89,8 +89,7 @@ def refusal(state: State, demand: Demand, index: int, free: Size) -> OutOfMemory
 
     ``free`` is the device's free memory, in bytes.
     """
-    from sapwood.allocator.caching.shortage.explain import out_of_memory
-    from sapwood.allocator.caching.shortage.remedies import Request
+    from sapwood.allocator.caching.shortage import Request, out_of_memory
 
     if _is_rejected(state, demand):
         state.ledger.happened["num_oom_rejections"] += 1

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 
 from sapwood.allocator.caching.allocator import Allocator
 from sapwood.allocator.caching.settings import Settings
-from sapwood.allocator.caching.shortage.explain import Shortage
+from sapwood.allocator.caching.shortage import Shortage
 from sapwood.allocator.simulate.models.model import Model
 from sapwood.driver.api import Abilities, Access, MemoryCalls, StreamHandle
 from sapwood.driver.emulated.flow import Flow

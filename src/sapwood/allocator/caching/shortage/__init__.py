@@ -1,1 +1,0 @@
-"""Why memory ran out, who holds it, and what would have fitted."""
