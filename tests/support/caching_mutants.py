@@ -177,7 +177,7 @@ CACHING_MUTANTS: Final = (
     _both(
         "other caches kept before failing",
         (serve.given_up, "release.cached(state, release.freeable(state))", "{}"),
-        (pages.donors, "return donating(state, demand)", "return []"),
+        (pages.donors, "return _donating(state, demand)", "return []"),
     ),
     mutant(
         "bytes not uncounted",
