@@ -176,7 +176,7 @@ def test_who_does_not_ask_is_not_held_to_it(rt):
 
 MUTANTS = {
     "tests that do not ask": (Apart.holds, "==", "<="),
-    "tests without it": (Ambient._tested, "each.holds(things)", "True"),
+    "tests without it": (Ambient._differs, "each.holds(reading.things)", "True"),
 }
 if _fast.native() is not None:
     MUTANTS["guards in C without it"] = steps.assembled, "each in apart", "each in ()"

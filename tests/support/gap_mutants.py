@@ -134,8 +134,8 @@ GAP_MUTANTS: Final = (
     mutant(
         "class of a second object not asked",
         ambient.guard,
-        'tests = [Extent("class", "", row.value)]',
-        "tests = []",
+        'extent = Extent("class", "", row.value)',
+        "extent = None",
     ),
     mutant(
         "written beside a reader",
@@ -170,8 +170,8 @@ GAP_MUTANTS: Final = (
     ),
     mutant(
         "gone is none",
-        checks._are_objects,
-        "and all(\n        map(is_not, values, _NONE)\n    )",
+        checks._is_object,
+        " and value is not None",
         "",
     ),
     mutant(

@@ -85,9 +85,9 @@ TREE_MUTANTS: Final = (
     ),
     mutant(
         "ambient guard dropped",
-        Ambient._tested,
-        "if not test.holds(space, things, arrays):",
-        "if not (test.holds(space, things, arrays) or True):",
+        Ambient._differs,
+        "found = check.differs(reading)",
+        "found = check.differs(reading) and None",
     ),
     mutant(
         "eviction of a live node",

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sapwood import _fast
-from sapwood.tree.guards.checks import CHANGING, CONSTANT, Check, Guard, Slots
+from sapwood.tree.guards.checks import CHANGING, CONSTANT, Check, Guard
 from sapwood.tree.guards.steps import Op, Step, Steps, assembled, compiled, compiler
 from sapwood.tree.guards.views import BY_NAME
 from tests.support.steps_in_python import in_python
@@ -444,8 +444,8 @@ def test_registers_that_are_none_are_refused():
 
 def test_values_that_may_change_take_more_than_steps():
     """No identity tells whether they have."""
-    test = Slots(CONSTANT, [Guard("a", "a", CHANGING, None, "")], None)
-    assert assembled([dict], [Check(0, dict, None, (test,))]) is None
+    guard = Guard("a", "a", CONSTANT, CHANGING, None, "", None)
+    assert assembled([dict], [Check(0, dict, None, None, (guard,))]) is None
 
 
 def test_where_the_c_was_not_built_python_runs(monkeypatch):

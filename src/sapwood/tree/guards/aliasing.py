@@ -98,15 +98,12 @@ class Apart(NamedTuple):
         """Return whether they are as many objects still."""
         return len({id(things[place]) for place in self.places}) == len(self.places)
 
-    def difference(self, things: Sequence[Any]) -> str | None:
-        """Name the first two that are one by now."""
-        first: dict[int, str] = {}
-        for place, path in zip(self.places, self.paths, strict=True):
-            if id(things[place]) in first:
-                known = first[id(things[place])]
-                return f"{known} and {path} were two objects, are one object"
-            first[id(things[place])] = path
-        return None
+    def told(self, things: Sequence[Any]) -> str:
+        """Name two that are one by now."""
+        objects = [id(things[place]) for place in self.places]
+        one, other = next((k, n) for n, k in enumerate(firsts(objects)) if k != n)
+        both = f"{self.paths[one]} and {self.paths[other]}"
+        return f"{both} were two objects, are one object"
 
 
 def kept_apart(walk: Walk, places: Mapping[Hashable, int]) -> tuple[Apart, ...]:

@@ -15,7 +15,15 @@ from typing import Any
 
 from sapwood.tree.guards import checks
 from sapwood.tree.guards.aliasing import Aliasing, Apart, kept_apart, twins
-from sapwood.tree.guards.checks import Check, Extent, Kind, Slots, Test, guard_of
+from sapwood.tree.guards.checks import (
+    Check,
+    Difference,
+    Extent,
+    Guard,
+    Kind,
+    Reading,
+    guard_of,
+)
 from sapwood.tree.guards.reach import Inside, Row, Walk
 from sapwood.tree.guards.slots import Slot
 from sapwood.tree.guards.steps import GuardProgram, assembled
@@ -60,21 +68,19 @@ class Ambient:
 
     def _tested(self) -> tuple[list[Any], list[Any]] | None:
         """Return all things and arrays that tests come by; None where one fails."""
-        things: list[Any] = [root() for root in self.roots]
-        arrays: list[Any] = []
-        if any(thing is None for thing in things):
-            return None
-        try:
-            for check in self.checks:
-                space = check.open(things[check.thing])
-                for test in check.tests:
-                    if not test.holds(space, things, arrays):
-                        return None
-        except checks.GONE:
-            # A slot is not there any more, or is being written by another thread.
-            return None
-        apart = all(each.holds(things) for each in self.apart)
-        return (things, arrays) if apart else None
+        reading = Reading([root() for root in self.roots])
+        return None if self._differs(reading) else (reading.things, reading.arrays)
+
+    def _differs(self, reading: Reading) -> Difference | None:
+        """Return the first difference from what was read, if there is one."""
+        if any(thing is None for thing in reading.things):
+            return lambda: "an object that the function reached is gone"
+        for check in self.checks:
+            found = check.differs(reading)
+            if found is not None:
+                return found
+        failed = (each for each in self.apart if not each.holds(reading.things))
+        return next((partial(each.told, reading.things) for each in failed), None)
 
     def overgrown(self) -> list[tuple[Any, Items]]:
         """Return lists and dicts that hold more than they did, or in another order.
@@ -82,15 +88,7 @@ class Ambient:
         And what they held, where their slots hold what these did.
         """
         found: list[tuple[Any, Items]] = []
-        things: list[Any] = [root() for root in self.roots]
-        for check in self.checks:
-            space = check.open(things[check.thing])
-            for test in check.tests:
-                was = test.contents(space) if isinstance(test, Extent) else None
-                if was is not None:
-                    found.append((space, was))
-                elif not test.holds(space, things, []):
-                    return found
+        self._differs(Reading([root() for root in self.roots], grown=found))
         return found
 
     def are_those(
@@ -117,12 +115,8 @@ class Ambient:
 
     def miss(self) -> str | None:
         """Name the first difference: ``LR was 0.1, is 0.05``; None where all holds."""
-        things: list[Any] = [root() for root in self.roots]
-        if any(thing is None for thing in things):
-            return "an object that the function reached is gone"
-        every: tuple[Check | Apart, ...] = (*self.checks, *self.apart)
-        found = (each.difference(things) for each in every)
-        return next((text for text in found if text is not None), None)
+        found = self._differs(Reading([root() for root in self.roots], looks=True))
+        return None if found is None else found()
 
 
 def guard(walk: Walk, used: Callable[[Any], bool], key: Hashable) -> Ambient:
@@ -143,25 +137,26 @@ def guard(walk: Walk, used: Callable[[Any], bool], key: Hashable) -> Ambient:
         # Tests come by nodes first, then by arrays.
         for row in sorted(inside.rows, key=_is_array):
             kinds.setdefault(_kind(row, unused, places), []).append(row)
-        tests: list[Test] = [*extents(walk, inside)]
+        extent = extent_of(walk, inside)
         thing, way = places[inside.node], inside.view.way
         opened: Callable[[Any], Any] = inside.view.open
         if inside.view is TYPE and checks.SEEN in kinds:
             # The class was looked into for another thing.
             (row,), kinds, opened = inside.rows, {}, type
-            tests = [Extent("class", "", row.value)]
+            extent = Extent("class", "", row.value)
+        guards: list[Guard] = []
         for kind in filter(kinds.__contains__, checks.KINDS):
-            rows = kinds[kind]
-            if kind.array:
-                tested += [(row, kind) for row in rows]
-            guards = [
-                guard_of(walk.path(inside, row.key), row, kind, places.get(_thing(row)))
-                for row in rows
+            tested += [(row, kind) for row in kinds[kind] if kind.array]
+            guards += [
+                guard_of(
+                    *(walk.path(inside, row.key), row, kind, places.get(_thing(row))),
+                    walk.arrays,
+                )
+                for row in kinds[kind]
             ]
-            tests.append(Slots(kind, guards, walk.arrays))
         slots += [walk.slot(inside, row.key) for row in kinds.get(checks.USED, ())]
-        if tests:
-            made.append(Check(thing, opened, way, tuple(tests)))
+        if extent is not None or guards:
+            made.append(Check(thing, opened, way, extent, tuple(guards)))
     apart = kept_apart(walk, places)
     return Ambient(
         (key, tuple(slot.path for slot in slots), alike),
@@ -204,14 +199,13 @@ _LASTING = {BuiltinFunctionType, CodeType, ModuleType}
 """Classes of what may be kept alive, as may classes that are not looked into."""
 
 
-def extents(walk: Walk, inside: Inside) -> list[Extent]:
-    """Return what besides single slots is guarded of what one view held."""
+def extent_of(walk: Walk, inside: Inside) -> Extent | None:
+    """Return what besides single slots is guarded of what one view held, if any is."""
     path, view, rows = walk.nodes[inside.node].path, inside.view, inside.rows
     if inside.lacks:
-        prefix = "" if view is GLOBALS else f"{path}."
-        return [Extent("lacks", prefix, inside.lacks)]
+        return Extent("lacks", "" if view is GLOBALS else f"{path}.", inside.lacks)
     if view.extent == "length":
-        return [Extent("length", path, len(rows))]
+        return Extent("length", path, len(rows))
     if view.extent == "keys" or (view.extent == "names" and inside.lacks is None):
-        return [Extent("keys", path, tuple(row.key for row in rows))]
-    return []
+        return Extent("keys", path, tuple(row.key for row in rows))
+    return None

@@ -1,7 +1,7 @@
-"""What is guarded inside one thing: its extent, and slots by kind.
+"""What is guarded inside one thing: its extent, and a row for each of its slots.
 
-Tests say in `holds`, as fast as Python can, whether all is as it was read, and in
-`difference`, slowly, what is not.
+One walk over the rows says whether all is as it was read, and of the first that is not,
+which it is; `told` says that in words.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
-from itertools import repeat
-from operator import call, is_, is_not, itemgetter
+from dataclasses import dataclass, field
+from functools import partial
+from operator import is_
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from sapwood.tree.guards.arrays import Arrays, layout_of
@@ -22,12 +22,29 @@ from sapwood.tree.guards.views import EMPTY, Way, value_text
 from sapwood.tree.nests.containers import Identity, constant_key
 from sapwood.tree.nests.contents import Items
 
-_NONE = repeat(None)
 CHANGING: Any = object()
 """Stands for a value that may change while it stays the same object."""
 
-GONE: Final = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+_GONE: Final = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """What looking for a slot raises that is not there any more."""
+
+
+Difference: TypeAlias = Callable[[], str]
+"""What is not as it was; it says in words how it differs."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """What guards come by, in their order: ``things`` and ``arrays``.
+
+    With ``looks``, used arrays have to look as they did, too. Lists and dicts that have
+    ``grown``, and what they held, are noted, if wanted, and are no difference then.
+    """
+
+    things: list[Any]
+    arrays: list[Any] = field(default_factory=list)
+    looks: bool = False
+    grown: list[tuple[Any, Items]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +59,7 @@ class Extent:
     path: str
     was: Any
 
-    def holds(self, space: Any, _: object = None, __: object = None) -> bool:
+    def holds(self, space: Any) -> bool:
         """Return whether that is as it was read."""
         was = self.was
         match self.what:
@@ -72,11 +89,9 @@ class Extent:
                 return [*keys], [space[key] for key in keys]
         return None
 
-    def difference(self, space: Any, _: object) -> str | None:
-        """Say what was and is, if that is not the same."""
+    def told(self, space: Any) -> str:
+        """Say what was and is."""
         path, was = self.path, self.was
-        if self.holds(space):
-            return None
         match self.what:
             case "lacks":
                 name = min(was & space.keys())
@@ -90,6 +105,67 @@ class Extent:
                 return f"a {was.__qualname__} is a {space.__qualname__} now"
 
 
+def _is_object(value: Any, reference: Callable[[], object], _: object) -> bool:
+    # A reference to what is gone gives None, which may be just what is there now.
+    return reference() is value and value is not None
+
+
+def _is_node(value: Any, first: Any, _: object) -> bool:
+    return type(value) is first or (
+        not isinstance(first, type) and _is_object(value, first, _)
+    )
+
+
+def _is_such_a_tally(value: Any, first: type | Answers, _: object) -> bool:
+    return first.holds(value) if isinstance(first, Answers) else type(value) is first
+
+
+def _is_equal(value: Any, frozen: Hashable, _: Arrays) -> bool:
+    return constant_of(value) == frozen
+
+
+def _looks_alike(value: Any, frozen: Hashable, arrays: Arrays) -> bool:
+    return arrays.is_array(value) and layout_of(arrays, value) == frozen
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """How the slots of one kind are tried.
+
+    ``same(value, first, things)`` tells whether it is the object that was; for one that
+    is not, ``alike(value, frozen, arrays)`` whether it is as good.
+
+    An ``array`` is taken to look the same for as long as it lives. Of ``used`` ones the
+    caller asks whether it does, and a `Reading` that ``looks``. ``thing``: what is
+    there is noted, as later rows come by it again.
+    """
+
+    same: Callable[[Any, Any, Sequence[Any]], bool]
+    alike: Callable[[Any, Hashable, Arrays], bool] = lambda *_: False
+    array: bool = False
+    used: bool = False
+    thing: bool = False
+
+
+CONSTANT: Final = Kind(lambda value, first, _: value is first, _is_equal)
+"""Plain values, compared by type and bits."""
+OPAQUE: Final = Kind(_is_object)
+"""Objects that are not looked into, by identity."""
+NODE: Final = Kind(_is_node, thing=True)
+"""Values that are looked into further: by identity, or by class alone."""
+TWIN: Final = Kind(_is_object, _looks_alike, array=True, thing=True)
+"""Arrays that are in later slots, too."""
+SEEN: Final = Kind(lambda value, place, things: value is things[place])
+"""Values that were come by before: by which of the things they are."""
+TALLY: Final = Kind(_is_such_a_tally)
+"""Numbers that are only added to, by class or by what they answer."""
+IDLE: Final = Kind(_is_object, _looks_alike, array=True)
+USED: Final = Kind(_is_object, _looks_alike, array=True, used=True)
+
+KINDS: Final = CONSTANT, OPAQUE, TALLY, NODE, TWIN, SEEN, IDLE, USED
+"""In the order in which slots are tried."""
+
+
 class Guard(NamedTuple):
     """One slot: what its value is tried by ``first``, and then compared by.
 
@@ -98,88 +174,32 @@ class Guard(NamedTuple):
 
     path: str
     key: Any
+    kind: Kind
     first: Any
     frozen: Hashable
     was: str
+    arrays: Arrays
+
+    def holds(self, value: Any, things: Sequence[Any], looks: bool) -> bool:
+        """Return whether a slot's value, nothing included, is as it was read."""
+        kind = self.kind
+        if kind.same(value, self.first, things) and not (looks and kind.used):
+            return True
+        return kind.alike(value, self.frozen, self.arrays)
+
+    def told(self, value: Any) -> str:
+        """Say what the slot held and holds, or how the array was changed in it."""
+        if self.kind.array and _is_object(value, self.first, None):
+            now = layout_of(self.arrays, value)
+            return f"{self.path} had layout {self.frozen}, has {now}"
+        now = value_text(value)
+        another = "another " if now == self.was else ""
+        return f"{self.path} was {self.was}, is {another}{now}"
 
 
-def _are_objects(
-    values: Sequence[Any], references: Sequence[Callable[[], object]], _: object
-) -> bool:
-    # A reference to what is gone gives None, which may be just what is there now.
-    return all(map(is_, map(call, references), values)) and all(
-        map(is_not, values, _NONE)
-    )
-
-
-def _are_nodes(values: Sequence[Any], firsts: Sequence[Any], _: object) -> bool:
-    for value, first in zip(values, firsts, strict=True):
-        if type(value) is not first and (
-            isinstance(first, type) or first() is not value or value is None
-        ):
-            return False
-    return True
-
-
-def _is_such_a_tally(value: Any, first: type | Answers) -> bool:
-    return first.holds(value) if isinstance(first, Answers) else type(value) is first
-
-
-def _are_equal(value: Any, frozen: Hashable, _: Arrays) -> bool:
-    return constant_of(value) == frozen
-
-
-def _look_alike(value: Any, frozen: Hashable, arrays: Arrays) -> bool:
-    return arrays.is_array(value) and layout_of(arrays, value) == frozen
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Kind:
-    """How the slots of one kind are tested.
-
-    ``are(values, firsts, things)`` tells whether these are the objects that were; for
-    one that is not, ``alike(value, frozen, arrays)`` whether it is as good.
-
-    An ``array`` is taken to look the same for as long as it lives. Of ``used`` ones the
-    caller asks whether it does, and `Slots.difference` says where it does not.
-    ``thing``: what is there is noted, as checks or tests come by it again.
-    """
-
-    are: Callable[[Sequence[Any], Sequence[Any], list[Any]], bool]
-    alike: Callable[[Any, Hashable, Arrays], bool] = lambda *_: False
-    array: bool = False
-    used: bool = False
-    thing: bool = False
-
-
-CONSTANT: Final = Kind(
-    lambda values, firsts, _: all(map(is_, values, firsts)), _are_equal
-)
-"""Plain values, compared by type and bits."""
-OPAQUE: Final = Kind(_are_objects)
-"""Objects that are not looked into, by identity."""
-NODE: Final = Kind(_are_nodes, thing=True)
-"""Values that are looked into further: by identity, or by class alone."""
-TWIN: Final = Kind(_are_objects, _look_alike, array=True, thing=True)
-"""Arrays that are in later slots, too."""
-SEEN: Final = Kind(
-    lambda values, places, things: all(
-        map(is_, values, map(things.__getitem__, places))
-    )
-)
-"""Values that were come by before: by which of the things they are."""
-TALLY: Final = Kind(
-    lambda values, firsts, _: all(map(_is_such_a_tally, values, firsts))
-)
-"""Numbers that are only added to, by class or by what they answer."""
-IDLE: Final = Kind(_are_objects, _look_alike, array=True)
-USED: Final = Kind(_are_objects, _look_alike, array=True, used=True)
-
-KINDS: Final = CONSTANT, OPAQUE, TALLY, NODE, TWIN, SEEN, IDLE, USED
-"""In the order in which slots are tested."""
-
-
-def guard_of(path: str, row: Row, kind: Kind, seen: int | None) -> Guard:
+def guard_of(
+    path: str, row: Row, kind: Kind, seen: int | None, arrays: Arrays
+) -> Guard:
     """Return the guard of a slot; ``seen`` is which of the things it holds, if any."""
     first: Any = row.value
     if kind is SEEN:
@@ -190,7 +210,7 @@ def guard_of(path: str, row: Row, kind: Kind, seen: int | None) -> Guard:
         first = row.frozen.target if isinstance(row.frozen, Identity) else row.frozen
     elif isinstance(row.frozen, Contents):
         first = CHANGING
-    return Guard(path, row.key, first, row.frozen, value_text(row.value))
+    return Guard(path, row.key, kind, first, row.frozen, value_text(row.value), arrays)
 
 
 def _reference(array: Any) -> Callable[[], object]:
@@ -200,70 +220,9 @@ def _reference(array: Any) -> Callable[[], object]:
         return lambda: CHANGING
 
 
-class Slots:
-    """Slots of one kind in one space."""
-
-    __slots__ = ("_arrays", "_firsts", "_pick", "guards", "kind")
-
-    def __init__(self, kind: Kind, guards: Sequence[Guard], arrays: Arrays) -> None:
-        keys = [guard.key for guard in guards]
-        self._pick: Callable[[Any], Sequence[Any]] = itemgetter(*keys)
-        if len(keys) == 1:
-            (key,) = keys
-            self._pick = lambda space: (space[key],)
-        self.kind, self.guards, self._arrays = kind, tuple(guards), arrays
-        self._firsts = tuple(guard.first for guard in guards)
-
-    def holds(self, space: Any, things: list[Any], found: list[Any]) -> bool:
-        """Return whether all are as they were read, at best by identity alone.
-
-        Appends to ``things`` what is noted, and arrays to ``found``. Raises one of
-        `GONE` where a slot is gone.
-        """
-        kind, values = self.kind, self._pick(space)
-        if kind.array:
-            found += values
-        if kind.thing:
-            things += values
-        return kind.are(values, self._firsts, things) or all(
-            kind.alike(value, guard.frozen, self._arrays)
-            for value, guard in zip(values, self.guards, strict=True)
-        )
-
-    def difference(self, space: Any, things: list[Any]) -> str | None:
-        """Name the first slot that holds something else; notes as `holds` does."""
-        for guard in self.guards:
-            try:
-                value = space[guard.key]
-            except LookupError:
-                value = EMPTY
-            if self.kind.thing:
-                things.append(value)
-            if not self.same(guard, value, things):
-                return f"{guard.path} {self._told(guard, value)}"
-        return None
-
-    def same(self, guard: Guard, value: Any, things: list[Any]) -> bool:
-        """Return whether a slot's value, nothing included, is as it was read."""
-        same = self.kind.are((value,), (guard.first,), things)
-        return (same and not self.kind.used) or self.kind.alike(
-            value, guard.frozen, self._arrays
-        )
-
-    def _told(self, guard: Guard, value: Any) -> str:
-        """Say what a slot held and holds, or how the array was changed in it."""
-        if self.kind.array and _are_objects((value,), (guard.first,), None):
-            return f"had layout {guard.frozen}, has {layout_of(self._arrays, value)}"
-        now = value_text(value)
-        return f"was {guard.was}, is {'another ' if now == guard.was else ''}{now}"
-
-
-Test: TypeAlias = Extent | Slots
-
-
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The tests inside one thing, by its place among those that are come by.
+    """What is guarded inside one thing, by its place among those that are come by.
 
     ``open`` and ``way`` are the view's.
     """
@@ -271,14 +230,37 @@ class Check:
     thing: int
     open: Callable[[Any], Any]
     way: Way | None
-    tests: tuple[Test, ...]
+    extent: Extent | None
+    guards: tuple[Guard, ...]
 
-    def difference(self, things: list[Any]) -> str | None:
-        """Name the first difference, if there is one; notes as tests do."""
-        thing = things[self.thing]
+    def differs(self, reading: Reading) -> Difference | None:
+        """Return the first difference from what was read, if there is one."""
+        thing = reading.things[self.thing]
         try:
             space = self.open(thing)
-            found = (test.difference(space, things) for test in self.tests)
-            return next((each for each in found if each is not None), None)
-        except GONE:
-            return f"a {type(thing).__qualname__} cannot be looked into as before"
+            if self.extent is not None and not self.extent.holds(space):
+                grown = reading.grown
+                was = None if grown is None else self.extent.contents(space)
+                if grown is None or was is None:
+                    return partial(self.extent.told, space)
+                grown.append((space, was))
+            return self._slot(space, reading)
+        except _GONE:
+            # A slot is not there any more, or is being written by another thread.
+            kind = type(thing).__qualname__
+            return lambda: f"a {kind} cannot be looked into as before"
+
+    def _slot(self, space: Any, reading: Reading) -> Difference | None:
+        things, looks = reading.things, reading.looks
+        for guard in self.guards:
+            try:
+                value = space[guard.key]
+            except LookupError:
+                value = EMPTY
+            if guard.kind.array:
+                reading.arrays.append(value)
+            if guard.kind.thing:
+                things.append(value)
+            if not guard.holds(value, things, looks):
+                return partial(guard.told, value)
+        return None

@@ -19,7 +19,7 @@ from sapwood._fast.state import GuardState
 from sapwood.tree.guards import checks
 from sapwood.tree.guards.aliasing import Apart
 from sapwood.tree.guards.asking import Answers
-from sapwood.tree.guards.checks import Check, Extent, Guard, Kind, Slots, Test
+from sapwood.tree.guards.checks import Check, Extent, Guard, Kind
 from sapwood.tree.guards.views import Way
 
 _PLAIN: Final = Way()
@@ -75,7 +75,7 @@ class Steps:
     """Steps over so many ``registers``; those in ``found`` hold the used arrays.
 
     ``latest`` are references to the arrays, which others may replace meanwhile;
-    ``places`` says of which slots, and of which guard of these, each of them is.
+    ``places`` says of which guard each of them is.
     ``things`` are the registers of what is looked into, as they come by.
     """
 
@@ -83,7 +83,7 @@ class Steps:
     registers: int = _VALUE + 1
     found: list[int] = field(default_factory=list)
     latest: list[Callable[[], object]] = field(default_factory=list)
-    places: list[tuple[Slots, Guard]] = field(default_factory=list)
+    places: list[Guard] = field(default_factory=list)
     things: list[int] = field(default_factory=list)
     _attributes: dict[tuple[int, str], int] = field(default_factory=dict)
 
@@ -94,16 +94,17 @@ class Steps:
 
     def check(self, check: Check) -> bool:
         """Add the steps of one check; False where it takes more than steps."""
-        thing, way, tests = self.things[check.thing], check.way or _PLAIN, check.tests
-        if isinstance(tests[0], Extent) and tests[0].what == "class":
-            self._add(Op.CLASS, thing, 0, tests[0].was)
+        thing, way, extent = self.things[check.thing], check.way or _PLAIN, check.extent
+        if extent is not None and extent.what == "class":
+            self._add(Op.CLASS, thing, 0, extent.was)
             return True
-        plain = [each for each in tests if isinstance(each, Slots)]
-        constant = [test.kind for test in plain] == [checks.CONSTANT] * len(tests)
-        if way.getters and constant:
-            return all(self._got(test, way) for test in plain)
+        constant = all(guard.kind is checks.CONSTANT for guard in check.guards)
+        if way.getters and constant and extent is None:
+            return self._got(check.guards, way)
         space = self._opened(check, thing)
-        return all(self._test(test, space, way) for test in tests)
+        if extent is not None:
+            self._extent(extent, space, way)
+        return all(self._slot(guard, space, way) for guard in check.guards)
 
     def stay_apart(self, places: Iterable[int]) -> None:
         """Add the step that these things are that many objects."""
@@ -143,20 +144,17 @@ class Steps:
             self._add(Op.ATTRIBUTE, register, thing, name)
         return register
 
-    def _test(self, test: Test, space: int, way: Way) -> bool:
-        if isinstance(test, Slots):
-            return all(self._slot(test, guard, space, way) for guard in test.guards)
-        match test.what:
+    def _extent(self, extent: Extent, space: int, way: Way) -> None:
+        match extent.what:
             case "keys":
-                self._add(Op.KEYS, space, 0, test.was, test.holds)
+                self._add(Op.KEYS, space, 0, extent.was, extent.holds)
             case "lacks":
-                self._add(Op.LACKS, space, 0, tuple(test.was), test.holds)
+                self._add(Op.LACKS, space, 0, tuple(extent.was), extent.holds)
             case "length" if not way.attributes:  # of which there are as many as ever
-                self._add(Op.LENGTH, space, test.was)
-        return True
+                self._add(Op.LENGTH, space, extent.was)
 
-    def _slot(self, test: Slots, guard: Guard, space: int, way: Way) -> bool:
-        kind, first = test.kind, guard.first
+    def _slot(self, guard: Guard, space: int, way: Way) -> bool:
+        kind, first = guard.kind, guard.first
         if first is checks.CHANGING:
             return False
         at = self._fresh() if kind.used or kind.thing else _VALUE
@@ -173,7 +171,7 @@ class Steps:
         if kind.array:
             self._add(Op.LATEST, at, len(self.latest))
             self.latest.append(first)
-            self.places.append((test, guard))
+            self.places.append(guard)
         else:
             self._same(at, kind, first)
         return True
@@ -189,11 +187,11 @@ class Steps:
         else:
             self._add(Op.CLASS if isinstance(first, type) else Op.REFERS, at, 0, first)
 
-    def _got(self, test: Slots, way: Way) -> bool:
+    def _got(self, guards: Iterable[Guard], way: Way) -> bool:
         """Add steps for values that getters give; False where one may change."""
         witness = way.witness() if way.witness else None
         known = way.implied() | (witness.keys if witness else frozenset())
-        for guard in test.guards:
+        for guard in guards:
             getter = (way.getters or {})[guard.key]
             try:
                 value = getter()
@@ -253,7 +251,7 @@ class GuardProgram(GuardState):
         self._assemble = assemble
         self._left = self._patience = PATIENCE
         self.latest: list[Callable[[], object]] = []
-        self._places: list[tuple[Slots, Guard]] = []
+        self._places: list[Guard] = []
         self.epoch = 0
         self.read: Callable[[], list[Any] | None] = self._wait
 
@@ -292,7 +290,7 @@ class GuardProgram(GuardState):
         """Expect these arrays, which look as the used ones did."""
         self.epoch += 1
         if self.latest:
-            places = (n for n, (test, _) in enumerate(self._places) if test.kind.used)
+            places = (n for n, guard in enumerate(self._places) if guard.kind.used)
             for place, array in zip(places, used, strict=True):
                 self.latest[place] = ref(array)
 
@@ -300,8 +298,8 @@ class GuardProgram(GuardState):
         """Return which of the `latest` are for this slot and arrays that look so."""
         return [
             place
-            for place, (test, guard) in enumerate(self._places)
-            if guard.path == path and test.same(guard, array, [])
+            for place, guard in enumerate(self._places)
+            if guard.path == path and guard.holds(array, (), looks=True)
         ]
 
 

@@ -22,7 +22,7 @@ from weakref import ReferenceType, WeakValueDictionary
 from sapwood.errors import MisuseError
 from sapwood.tree.guards import changes, views
 from sapwood.tree.guards.aliasing import firsts, twins
-from sapwood.tree.guards.ambient import Ambient, extents, guard
+from sapwood.tree.guards.ambient import Ambient, extent_of, guard
 from sapwood.tree.guards.arrays import Arrays
 from sapwood.tree.guards.asking import Ear, Listening, Questions
 from sapwood.tree.guards.changes import Added, Change
@@ -480,7 +480,8 @@ class Survey:
 
     def _is_as_it_was(self, inside: Inside, now: Survey, deep: int) -> bool:
         space = inside.view.open(self._walk.nodes[inside.node].value)
-        if not all(each.holds(space) for each in extents(self._walk, inside)):
+        extent = extent_of(self._walk, inside)
+        if extent is not None and not extent.holds(space):
             return False
         for row in inside.rows:
             try:
