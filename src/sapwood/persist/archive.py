@@ -23,7 +23,7 @@ from sapwood.memory.range import REACH
 from sapwood.persist.format import expect, read, within
 from sapwood.tree.call.integration import Integration, Layout
 from sapwood.tree.call.roles import Role
-from sapwood.tree.guards import Slot, TallySlot
+from sapwood.tree.guards import Slot
 from sapwood.tree.nests.containers import Structure
 from sapwood.tree.nests.plain import Json, from_json, to_json, to_text
 from sapwood.tree.nests.structures import dump_structure, flat_structure, load_structure
@@ -111,7 +111,7 @@ def encode(
 
 def _dump_slot(slot: Slot, label: Callable[[Slot], str]) -> Json:
     steps = [[view.name, to_json(key)] for view, key in slot.steps]
-    return [label(slot), slot.start, steps, isinstance(slot, TallySlot)]
+    return [label(slot), slot.start, steps, slot.adds]
 
 
 def _dump_outputs(outputs: Outputs, base: Addr, integration: Integration) -> Json:

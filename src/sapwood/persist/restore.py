@@ -23,7 +23,7 @@ from sapwood.persist.archive import Archive, SlotBinding
 from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.signature import Arrays, Place, look
 from sapwood.tree.choose.recordings import Recordings
-from sapwood.tree.guards import Ambient, Slot, Survey, TallySlot
+from sapwood.tree.guards import Ambient, Slot, Survey
 from sapwood.tree.guards.views import EMPTY
 from sapwood.tree.nests.containers import unflatten
 from sapwood.tree.node.outputs import (
@@ -281,7 +281,7 @@ class Finder:
         for binding, output in zip(bindings, outputs, strict=True):
             slot, held = self._found(binding)
             if slot is not None and binding.adds and _may_add(held, output):
-                slots.append(TallySlot.of(slot))
+                slots.append(replace(slot, adds=True))
                 continue
             plain = isinstance(output, Constant) or held is None or held is EMPTY
             fits = not binding.adds and (plain or self.integration.is_array(held))

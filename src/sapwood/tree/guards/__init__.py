@@ -17,7 +17,7 @@ from sapwood.tree.guards.changes import (
     undo_bound,
 )
 from sapwood.tree.guards.restoring import kept_states, put_back
-from sapwood.tree.guards.slots import Slot, TallySlot
+from sapwood.tree.guards.slots import Slot
 from sapwood.tree.guards.survey import AmbientKey, Survey, Surveyor, survey
 
 __all__ = [
@@ -34,7 +34,6 @@ __all__ = [
     "Slot",
     "Survey",
     "Surveyor",
-    "TallySlot",
     "kept_states",
     "put_back",
     "survey",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from threading import get_ident
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 from sapwood.errors import MisuseError
 from sapwood.tree.guards.views import CELLS, EMPTY, FIELDS, TUPLE, View
@@ -50,6 +50,7 @@ class Slot:
     ``path`` is what a user would write. ``root`` is a parameter's name, or a weak
     reference to what the way starts from, whose path is ``start``. Where replays bind
     it to a new nest, an ``item``, this is one ``leaf`` of that: ``path`` is the leaf's.
+    ``adds``: replays add to the number or list that is here.
     """
 
     path: str
@@ -58,6 +59,7 @@ class Slot:
     start: str
     item: Item | None = None
     leaf: int = 0
+    adds: bool = False
 
     def read(self, arguments: Arguments = None) -> Any:
         """Return what is bound here; raises `MisuseError` where nothing is."""
@@ -78,12 +80,17 @@ class Slot:
             return EMPTY
 
     def write(self, value: object, arguments: Arguments = None) -> None:
-        """Bind what a replay gives; of a nest, behind its last leaf. As `bind` then."""
-        if self.item is None:
-            self.bind(value, arguments)
+        """Bind or add what a replay gives; of a nest, behind its last leaf.
+
+        Raises as `bind`, and as `read` where it adds.
+        """
+        held: Any = self.read(arguments) if self.adds else None
+        given = [value] if self.item is None else self.item.put(self.leaf, value)
+        if type(held) is list:
+            held.extend(given)
             return
-        for nest in self.item.put(self.leaf, value):
-            self.bind(nest, arguments)
+        for each in given:
+            self.bind(held + each if self.adds else each, arguments)
 
     def bind(self, value: object, arguments: Arguments = None) -> None:
         """Bind ``value`` here; slots in arguments need those of the call, by name.
@@ -136,9 +143,11 @@ class Slot:
         """Return the object whose attribute this is; None where it is no object's.
 
         Not for slots in arguments, nor for leaves: these alone are bound to nothing.
+        Nor for what is added to, which is not just bound.
         """
         view, key = self.steps[-1]
-        if view.bearer is None or isinstance(self.root, str) or self.item is not None:
+        whole = self.item is None and not self.adds
+        if view.bearer is None or isinstance(self.root, str) or not whole:
             return None
         return view.bearer(self.owner({}), key)
 
@@ -179,28 +188,3 @@ def _replaced(old: tuple[Any, ...], key: int, value: object) -> tuple[Any, ...]:
     if hasattr(old, "__dict__"):
         vars(new).update(vars(old))
     return new
-
-
-@dataclass(frozen=True, slots=True)
-class TallySlot(Slot):
-    """A slot of a number, or of a list, to which replays add.
-
-    What is added is a ``leaf`` of an ``item``, if that is a nest.
-    """
-
-    @classmethod
-    def of(cls, slot: Slot, item: Item | None = None, leaf: int = 0) -> Self:
-        """Return a slot as one to which is added."""
-        return cls(slot.path, slot.root, slot.steps, slot.start, item, leaf)
-
-    def write(self, value: object, arguments: Arguments = None) -> None:
-        """Add ``value`` to what is bound here; as `Slot.write` otherwise."""
-        held = self.read(arguments)
-        if type(held) is list:
-            item = self.item
-            held.extend([value] if item is None else item.put(self.leaf, value))
-        else:
-            self.bind(held + value, arguments)
-
-    def bearer(self) -> None:
-        """Return None: what is added to is not just bound."""

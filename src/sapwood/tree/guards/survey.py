@@ -31,7 +31,7 @@ from sapwood.tree.guards.memoised import Watched, is_cached
 from sapwood.tree.guards.progress import PROGRESS, is_readable
 from sapwood.tree.guards.reach import Inside, Row, Walk, is_book, reach
 from sapwood.tree.guards.scope import ATOMS, Reach
-from sapwood.tree.guards.slots import Item, Slot, TallySlot
+from sapwood.tree.guards.slots import Item, Slot
 from sapwood.tree.guards.sources import STATE
 from sapwood.tree.guards.standard import FACTORY, KEYED, MAXLEN, STANDARD_VIEWS
 from sapwood.tree.nests.containers import arrays_in, constant_key, flatten, taken_apart
@@ -381,7 +381,7 @@ class Survey:
     def _added(self, before: Survey, written: _Written) -> Iterator[Change]:
         """Yield what was added to a number, or the items that were to a list."""
         _, old, new, path, text, slot = written
-        tally = partial(TallySlot.of, slot)
+        tally = partial(replace, slot, adds=True)
         write = partial(Added, _arguments=self._arguments)
         if type(new.value) is not list:
             more = new.value - old.value
@@ -399,7 +399,7 @@ class Survey:
                 return
             at, (whole, leaves) = f"{path}[{number}]", made or (None, [item])
             for k, leaf in enumerate(leaves):
-                to = tally(whole, k)
+                to = tally(item=whole, leaf=k)
                 yield write(at, text, slot=to, old=None, new=leaf, number=number)
 
     def _rebound(self, before: Survey, written: _Written) -> Iterator[Change]:
