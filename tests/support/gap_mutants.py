@@ -511,10 +511,10 @@ C_MUTANTS: Final = (
         "stale = *word->at",
     ),
     (
-        "another entry taken",
+        "another value taken",
         "_fast/steps.h",
-        "if (PyDict_Next(space, &at, &key, &found) && key == s->value)",
-        "if (PyDict_Next(space, &at, &key, &found))",
+        "return *at == s->value;",
+        "return *at != NULL;",
     ),
     (
         "pages of another stream's segment but the first",

@@ -174,7 +174,7 @@ static int read_step(const struct guards *g, struct step *s, PyObject *from) {
   s->of = PyLong_AsLong(item(from, 2));
   s->value = item(from, 3);
   s->ask = item(from, 4);
-  s->searches = SEARCHES, s->relies = -1;
+  s->relies = -1;
   for (Py_ssize_t k = 0; s->op == APART && k < PyTuple_GET_SIZE(s->value); k++)
     if (!is_register(g, PyLong_AsLong(item(s->value, k))))
       return 0;

@@ -8,8 +8,6 @@
 
 #include "native.h"
 
-enum { SEARCHES = 8 };
-
 /* As in steps.py. */
 enum op {
   ROOT,
@@ -32,8 +30,6 @@ enum op {
 struct step {
   long op, at, of;
   PyObject *value, *ask; /* the tuple of steps owns them */
-  Py_ssize_t entry;      /* where the item was in its dict */
-  int searches;          /* how often that is still searched for */
   int restless;          /* what it reads of a dict changes, and is read every time */
   Py_ssize_t relies;     /* number of the dict that it relies on, or -1 */
 };
@@ -60,31 +56,10 @@ static PyObject *whole(PyObject *thing, PyObject *open) {
   return is_plain(thing) ? Py_NewRef(thing) : PyObject_CallOneArg(open, thing);
 }
 
-/* Note where in a dict the key of a step is, unless it moves all the time. */
-static void search(struct step *s, PyObject *space) {
-  PyObject *key, *value;
-  Py_ssize_t at = 0, entry = 0;
-  if (!s->searches)
-    return;
-  s->searches--;
-  while (PyDict_Next(space, &at, &key, &value) && key != s->value)
-    entry = at;
-  s->entry = entry;
-}
-
-/* Entries of a dict seldom move: most keys are found where they were, by identity.
- * That there is no such entry any more is no error to `PyDict_Next`. */
-static PyObject *item_of(struct step *s, PyObject *space) {
-  PyObject *key, *found;
-  Py_ssize_t at = s->entry;
-  if (Py_TYPE(space) != &PyDict_Type)
-    return PyObject_GetItem(space, s->value);
-  if (PyDict_Next(space, &at, &key, &found) && key == s->value)
-    return Py_NewRef(found);
-  found = Py_XNewRef(PyDict_GetItemWithError(space, s->value));
-  if (found)
-    search(s, space);
-  return found;
+static PyObject *item_of(const struct step *s, PyObject *space) {
+  return Py_TYPE(space) == &PyDict_Type
+             ? Py_XNewRef(PyDict_GetItemWithError(space, s->value))
+             : PyObject_GetItem(space, s->value);
 }
 
 static int agrees(PyObject *ask, PyObject *space) {
@@ -159,7 +134,7 @@ static int refers(PyObject *reference, const PyObject *value) {
 }
 
 /* Take one step; false ends it all, perhaps with an error. */
-static int take(struct step *s, PyObject *latest, PyObject **registers) {
+static int take(const struct step *s, PyObject *latest, PyObject **registers) {
   PyObject **at = &registers[s->at];
   PyObject *of = s->op == LENGTH || s->op == LATEST ? NULL : registers[s->of];
   switch ((enum op)s->op) {
