@@ -5,7 +5,6 @@ was read becomes the guards of a recording, an `Ambient`.
 """
 
 from sapwood.tree.guards.ambient import Ambient
-from sapwood.tree.guards.arrays import Arrays
 from sapwood.tree.guards.changes import (
     Added,
     Assigned,
@@ -16,6 +15,7 @@ from sapwood.tree.guards.changes import (
     Repeated,
     undo_bound,
 )
+from sapwood.tree.guards.frameworks import Arrays
 from sapwood.tree.guards.restoring import kept_states, put_back
 from sapwood.tree.guards.slots import Slot
 from sapwood.tree.guards.survey import AmbientKey, Survey, Surveyor, survey

@@ -25,8 +25,7 @@ from typing import Any, Final
 
 from sapwood.tree.guards import standard, views
 from sapwood.tree.guards.adding import EQUATING
-from sapwood.tree.guards.code import functions_of, names_of
-from sapwood.tree.guards.comparing import is_comparing
+from sapwood.tree.guards.code import functions_of, is_comparing, names_of
 from sapwood.tree.guards.frameworks import (
     Opened,
     attributes,
@@ -34,15 +33,20 @@ from sapwood.tree.guards.frameworks import (
     is_front,
     opening_of,
 )
+from sapwood.tree.guards.moving import (
+    PROGRESS,
+    STATE,
+    is_iterator,
+    is_random_source,
+    load_sources,
+)
 from sapwood.tree.guards.owners import (
     Owner,
     owner_of_class,
     owner_of_code,
     owner_of_module,
 )
-from sapwood.tree.guards.progress import PROGRESS, is_iterator
 from sapwood.tree.guards.scope import ATOMS, UNNAMED, Accessor, Openings, Reach
-from sapwood.tree.guards.sources import STATE, is_random_source, load_sources
 from sapwood.tree.guards.views import View
 from sapwood.tree.nests.containers import Identity, constant_key, registered
 from sapwood.tree.nests.kinds import by_class

@@ -14,9 +14,9 @@ from functools import partial
 from operator import is_
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from sapwood.tree.guards.arrays import Arrays, layout_of
 from sapwood.tree.guards.asking import Answers
 from sapwood.tree.guards.constants import Contents, constant_of
+from sapwood.tree.guards.frameworks import Arrays, layout_of
 from sapwood.tree.guards.reach import Row
 from sapwood.tree.guards.views import EMPTY, Way, value_text
 from sapwood.tree.nests.containers import Identity, constant_key

@@ -2,21 +2,44 @@
 
 An attribute can be read only by naming it, so the names in the bytecode bound what a
 function reaches; where names are computed, `Names.dynamic` says that nothing does.
+
+And which instructions ask what is one object, as ``a is b`` does, and as sets do. What
+stays in doubt counts: then calls in which other arrays are one are told apart. Dicts
+that a function makes do not count, for most have names for keys.
 """
 
 from __future__ import annotations
 
 import dis
-from collections.abc import Iterator, Sequence
+import operator
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from types import CodeType, FunctionType
-from typing import Any
+from types import BuiltinMethodType, CodeType, FunctionType, ModuleType
+from typing import Any, Final
 
-from sapwood.tree.guards import comparing
-from sapwood.tree.guards.adding import added_and_used
-from sapwood.tree.guards.comparing import COMPARING
+from sapwood.tree.guards.adding import Ops, added_and_used
+
+_COMPARING: Final = frozenset(
+    {"Counter", "WeakKeyDictionary", "WeakSet", "WeakValueDictionary"}
+    | {"__contains__", "__hash__", "__repr__", "contains", "count", "countOf"}
+    | {"eval", "exec", "fromkeys", "hash", "id", "index", "indexOf", "is_", "is_not"}
+    | {"remove"}
+)
+"""Names of what asks, wherever it is found."""
+
+HASHING: Final = frozenset({Counter, frozenset, set})
+"""Classes whose instances are made by asking."""
+
+_ASKING: Final = (
+    *(id, hash, operator.is_, operator.is_not),
+    *(operator.contains, operator.countOf, operator.indexOf),
+)
+_BUILDERS: Final = frozenset({"frozenset", "set"})
+_OF_CLASSES: Final = frozenset({"isinstance", "issubclass"})
+_CONSTANTS: Final = frozenset({"LOAD_CONST", "LOAD_SMALL_INT"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +85,7 @@ _COMPARED = frozenset({"COMPARE_OP", "IS_OP", "LOAD_ATTR", "LOAD_METHOD"})
 _FORMATTING_OPS = frozenset(
     {"CONVERT_VALUE", "FORMAT_SIMPLE", "FORMAT_VALUE", "FORMAT_WITH_SPEC"}
 )
+_PLAIN: Final = _CONSTANTS | _FORMATTING_OPS - {"CONVERT_VALUE"} | {"BUILD_STRING"}
 _FORMATTING = frozenset({"ascii", "format", "format_map", "repr", "str"})
 _SIMPLE_LOADS = ("LOAD_CONST", "LOAD_FAST", "LOAD_DEREF", "LOAD_SMALL_INT")
 
@@ -79,9 +103,7 @@ def names_of(code: CodeType) -> Names:
         instructions = list(dis.get_instructions(each))
         more, others = added_and_used(instructions)
         added, used = added | more, used | others
-        compares |= any(
-            comparing.compares(instructions, i) for i in range(len(instructions))
-        )
+        compares |= any(_compares(instructions, i) for i in range(len(instructions)))
         for index, op in enumerate(instructions):
             if op.opname in _GLOBAL_OPS:
                 globals_.add(op.argval)
@@ -108,13 +130,13 @@ def names_of(code: CodeType) -> Names:
         dynamic or bool(named & _ANY_ATTRIBUTE) or bool(attributes & _BY_TEXT),
         bool(named & ANY_GLOBAL),
         bool(named & _ADVANCING),
-        compares or bool(named & COMPARING),
+        compares or bool(named & _COMPARING),
         added,
         used | told,
     )
 
 
-def _gives_class(instructions: Sequence[dis.Instruction], at: int) -> bool:
+def _gives_class(instructions: Ops, at: int) -> bool:
     """Return whether the class that ``type(x)`` gives is more than compared or named.
 
     ``at`` is where `type` is loaded.
@@ -134,7 +156,7 @@ def _gives_class(instructions: Sequence[dis.Instruction], at: int) -> bool:
     return not after or after[0] not in told
 
 
-def _is_only_compared(instructions: Sequence[dis.Instruction], at: int) -> bool:
+def _is_only_compared(instructions: Ops, at: int) -> bool:
     """Return whether a class is read just to compare it, or for its attributes.
 
     As what `dataclasses` writes does, which is no reason to look at how it is made.
@@ -150,14 +172,14 @@ def _is_only_compared(instructions: Sequence[dis.Instruction], at: int) -> bool:
     )
 
 
-def _formats(code: CodeType, instructions: Sequence[dis.Instruction]) -> bool:
+def _formats(code: CodeType, instructions: Ops) -> bool:
     """Return whether code may ask an object for all that it holds, as text."""
     return any(
         op.opname in _FORMATTING_OPS or op.argval in _FORMATTING for op in instructions
     ) or any(isinstance(each, str) and "%" in each for each in code.co_consts)
 
 
-def _level(instructions: Sequence[dis.Instruction], at: int) -> int:
+def _level(instructions: Ops, at: int) -> int:
     """Return of how many packages above an import names a module; 0: of none."""
     before = [
         op for op in instructions[max(at - 6, 0) : at] if op.opname != "EXTENDED_ARG"
@@ -174,7 +196,7 @@ def nested(code: CodeType) -> Iterator[CodeType]:
             yield from nested(constant)
 
 
-def _constant_name(instructions: Sequence[dis.Instruction], at: int) -> str | None:
+def _constant_name(instructions: Ops, at: int) -> str | None:
     """Return the ``"name"`` of a ``getattr(value, "name")``, if it is as plain as that.
 
     ``at`` is where getattr is loaded. Only straight code counts in which the name
@@ -197,7 +219,7 @@ def _constant_name(instructions: Sequence[dis.Instruction], at: int) -> str | No
     return None
 
 
-def _name_in_call(ops: Sequence[dis.Instruction]) -> str | None:
+def _name_in_call(ops: Ops) -> str | None:
     name = ops[0].argval
     calls = [op.opname == "CALL" and op.argval for op in ops[:3]]
     plain = calls[1:2] == [2] or (
@@ -232,3 +254,92 @@ def _plain(member: Any) -> object:
     if isinstance(member, property):
         return member.fget
     return member.func if isinstance(member, cached_property) else member
+
+
+def is_comparing(function: Any) -> bool:
+    """Return whether a built-in function asks, whatever it is called here."""
+    if any(function is each for each in _ASKING):
+        return True
+    owner = function.__self__
+    return (
+        type(function) is BuiltinMethodType
+        and not isinstance(owner, ModuleType | None)
+        and function.__name__ in _COMPARING
+    )
+
+
+def _compares(instructions: Ops, at: int) -> bool:
+    """Return whether an instruction asks what is one object, as by ``a is b``."""
+    op, before = instructions[at], instructions[at - 1]
+    match op.opname:
+        case "IS_OP":
+            # Every dataclass asks so whether another one is of its class.
+            constant = _is_any(_CONSTANTS, instructions, at)
+            of_class = before.argval == "__class__" or _asks_for_type(instructions, at)
+            return not (constant or of_class)
+        case "CONTAINS_OP":
+            # Sets and keys that are reached say so by themselves.
+            return before.opname in {"BUILD_LIST", "BUILD_TUPLE"}
+        case "BUILD_SET":
+            return _has_members(instructions, at)
+        case "SET_ADD" | "SET_UPDATE":
+            return not _is_any(_PLAIN, instructions, at)
+        case "LOAD_GLOBAL" | "LOAD_NAME":
+            return op.argval in _BUILDERS and not _is_told(instructions, at)
+    return False
+
+
+def _is_any(names: frozenset[str], instructions: Ops, end: int) -> bool:
+    """Return whether what is there before ``end`` comes of one of these, whatever ran.
+
+    What code jumps to may come of what another branch has left there.
+    """
+    return (
+        end > 0
+        and instructions[end - 1].opname in names
+        and not instructions[end].is_jump_target
+    )
+
+
+def _asks_for_type(instructions: Ops, at: int) -> bool:
+    """Return whether it is a class, as by ``type(x) is C``, that is compared."""
+    end = _start(instructions, at)
+    if end < 1 or not instructions[end - 1].opname.startswith("CALL"):
+        return False
+    return any(op.argval == "type" for op in instructions[max(end - 6, 0) : end])
+
+
+def _has_members(instructions: Ops, at: int) -> bool:
+    """Return whether a set is made of members that are not plain."""
+    end = at
+    for _ in range(instructions[at].arg or 0):
+        if not _is_any(_PLAIN, instructions, end):
+            return True
+        end = _start(instructions, end)
+    return False
+
+
+def _is_told(instructions: Ops, at: int) -> bool:
+    """Return whether a class is only what something may be an instance of."""
+    for before in reversed(instructions[max(at - 8, 0) : at]):
+        if before.opname.startswith("CALL"):
+            return False
+        if before.argval in _OF_CLASSES:
+            return True
+    return False
+
+
+def _start(instructions: Ops, end: int) -> int:
+    """Return where the value that is there before ``end`` begins to be made.
+
+    -1 where the code is not straight enough to say.
+    """
+    depth = 0
+    for at in range(end - 1, -1, -1):
+        op = instructions[at]
+        if "JUMP" in op.opname or op.opname.startswith(("RETURN", "FOR_ITER", "SEND")):
+            return -1
+        depth += dis.stack_effect(op.opcode, op.arg)
+        if depth > 0:
+            return at if depth == 1 else -1
+    return -1

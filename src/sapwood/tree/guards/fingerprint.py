@@ -6,7 +6,9 @@ code, transitively, and whatever guards would compare, labelled for people to re
 
 from __future__ import annotations
 
+import abc
 import dataclasses
+import dis
 import hashlib
 import locale
 import operator
@@ -18,18 +20,18 @@ from collections.abc import Iterator
 from contextvars import Context, ContextVar
 from functools import lru_cache, partial
 from pathlib import Path, PurePath
+from string import Formatter
 from typing import Any, Final, Generic, NamedTuple
 from weakref import ReferenceType
 
 from sapwood.tree.guards import standard, views
-from sapwood.tree.guards.accessors import is_structural
-from sapwood.tree.guards.code import names_of
-from sapwood.tree.guards.owners import owner_of_class
-from sapwood.tree.guards.progress import is_iterator
-from sapwood.tree.guards.proof import proof
+from sapwood.tree.guards.accessors import NEVER_NAMED, OPERATORS, dunders, is_structural
+from sapwood.tree.guards.code import names_of, nested
+from sapwood.tree.guards.moving import is_iterator, is_random_source
+from sapwood.tree.guards.owners import owner_of_class, owner_of_module
+from sapwood.tree.guards.proof import is_users, proof
 from sapwood.tree.guards.reach import Inside, Node, Row, Walk
-from sapwood.tree.guards.sources import is_random_source
-from sapwood.tree.guards.trust import doubts, is_users, named_in_modules
+from sapwood.tree.guards.scope import ATOMS
 from sapwood.tree.nests.kinds import by_class
 
 _SEEN: Final[frozenset[type]] = frozenset(
@@ -95,6 +97,20 @@ _PATH: Final = type(Path())
 _OF_FILES: Final = frozenset(dir(Path)).difference(dir(PurePath))
 """By these a path tells of files, and not only of itself."""
 
+_dump: Any = vars(abc)["_get_dump"]
+"""Tells what is registered with an abstract class: a set of references comes first."""
+_FRAMES: Final = frozenset({"ag_frame", "cr_frame", "gi_frame"})
+_HERE: Final = frozenset(
+    {"astimezone", "fromtimestamp", "now", "strftime", "timestamp", "today", "utcnow"}
+)
+"""What dates ask the process for."""
+_SPECIAL: Final = dunders(
+    "annotations class dict doc func getnewargs getnewargs_ex globals module name "
+    "qualname replace self wrapped"
+)
+"""Special names of what the walk looks at, where they are in code."""
+_FORMATTING: Final = frozenset({"format", "format_map"})
+
 
 class Fingerprint(NamedTuple):
     """Labels, and what has to be equal; ``unproved`` are paths of what is not known."""
@@ -158,7 +174,7 @@ class _Prints:
             self._unproved.append("what hash() or id() gives")
         for inside in self._walk.guarded():
             parts += self._inside(inside)
-        self._unproved += doubts(self._walk)
+        self._unproved += _doubts(self._walk)
         parts += self._named()
         parts += _process()
         # A label may come twice, and a key wants each once.
@@ -167,7 +183,7 @@ class _Prints:
 
     def _named(self) -> Iterator[tuple[str, bytes]]:
         """Yield what code finds in modules that are not walked: it may be replaced."""
-        for path, value in named_in_modules(self._walk):
+        for path, value in _named_in_modules(self._walk):
             if is_users(value):
                 self._unproved.append(path)
             else:
@@ -272,3 +288,118 @@ class _Prints:
         if proved is None and not known:
             self._unproved.append(node.path)
         return proved or b"class"
+
+
+def _doubts(walk: Walk) -> Iterator[str]:
+    """Yield what reached code may read, and nobody can tell what is there."""
+    names = walk.reach.names
+    for name in sorted(names):
+        if name in _FRAMES | _HERE or _is_special(name):
+            yield f"what {name} gives"
+    if not names.isdisjoint(_FORMATTING) or any(map(_is_format, walk.nodes)):
+        sites = [site for code in _codes(walk) for site in _formats(code)]
+        if any(site is None or _reads(site) for site in sites or [None]):
+            yield "what the fields of a format name"
+    if "print" in walk.reach.builtins and any(map(_prints_elsewhere, _codes(walk))):
+        yield "what print writes to"
+    asks = not walk.reach.builtins.isdisjoint({"isinstance", "issubclass"})
+    for path, value in _found(walk):
+        if asks and isinstance(value, abc.ABCMeta) and _registers(value):
+            yield f"what {path} has registered"
+        if value is print and path != "builtins.print":
+            yield f"what {path} writes to"
+
+
+def _found(walk: Walk) -> Iterator[tuple[str, Any]]:
+    """Yield all that code may have by a name: bases and classes of values are not."""
+    for inside in walk.guarded():
+        if inside.view not in {views.BASES, views.TYPE}:
+            for row in inside.rows:
+                yield walk.path(inside, row.key), row.value
+    yield from _named_in_modules(walk)
+
+
+def _registers(cls: type) -> bool:
+    """Return whether others' classes pass for instances of an abstract one.
+
+    Or for those of a class below it.
+    """
+    known = [each() for each in _dump(cls)[0]]
+    if any(each is not None and owner_of_class(each) == "user" for each in known):
+        return True
+    lower: list[type] = type.__subclasses__(cls)
+    return any(isinstance(each, abc.ABCMeta) and _registers(each) for each in lower)
+
+
+def _named_in_modules(walk: Walk) -> Iterator[tuple[str, Any]]:
+    """Yield what reached code may find in modules that are not walked, by its path."""
+    seen: set[str] = set()
+    waiting = [*_modules(walk)]
+    while waiting:
+        module = waiting.pop()
+        name = module.__name__
+        if name in seen or is_random_source(module):
+            continue
+        seen.add(name)
+        space = vars(module)
+        for each in sorted(walk.reach.names & space.keys()):
+            value = space[each]
+            if isinstance(value, types.ModuleType):
+                waiting.append(value)
+            elif type(value) not in ATOMS:
+                yield f"{name}.{each}", value
+
+
+def _modules(walk: Walk) -> Iterator[types.ModuleType]:
+    rows = (row.value for inside in walk.guarded() for row in inside.rows)
+    for value in (*(node.value for node in walk.nodes), *rows):
+        if isinstance(value, types.ModuleType):
+            owner = owner_of_module(value.__name__, value)
+            if owner in {"standard", "installed"}:
+                yield value
+
+
+def _is_special(name: str) -> bool:
+    known = OPERATORS, NEVER_NAMED, _SPECIAL
+    dunder = name.startswith("__") and name.endswith("__")
+    return dunder and not any(name in each for each in known)
+
+
+def _codes(walk: Walk) -> Iterator[types.CodeType]:
+    for node in walk.nodes:
+        if type(node.value) is types.FunctionType and walk.reach.reads(node.value):
+            yield from nested(node.value.__code__)
+
+
+def _is_format(node: Node) -> bool:
+    value = node.value
+    return type(value) is types.BuiltinMethodType and value.__name__ in _FORMATTING
+
+
+def _formats(code: types.CodeType) -> Iterator[str | None]:
+    """Yield texts whose method ``format`` code names; None for an unknown one."""
+    ops = [op for op in dis.get_instructions(code) if op.opname != "EXTENDED_ARG"]
+    for at, op in enumerate(ops):
+        if op.argval in _FORMATTING and op.opname in {"LOAD_ATTR", "LOAD_METHOD"}:
+            before = ops[at - 1]
+            text = before.argval if before.opname == "LOAD_CONST" else None
+            yield text if isinstance(text, str) else None
+
+
+def _prints_elsewhere(code: types.CodeType) -> bool:
+    """Return whether code may pass ``file=`` on."""
+    named = any(type(each) is tuple and "file" in each for each in code.co_consts)
+    spread = any(op.opname == "CALL_FUNCTION_EX" for op in dis.get_instructions(code))
+    return named or spread
+
+
+def _reads(text: str) -> bool:
+    """Return whether a format reads attributes or items of what it is given."""
+    try:
+        fields = [*Formatter().parse(text)]
+    except ValueError:
+        return False
+    return any(
+        "." in (name or "") or "[" in (name or "") or _reads(spec or "")
+        for _, name, spec, _ in fields
+    )

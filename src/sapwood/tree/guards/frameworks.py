@@ -1,16 +1,40 @@
-"""How objects of a framework are looked into: said by its integration, by class."""
+"""What is asked of a framework: about its arrays, and how to look into its objects.
+
+What an integration says of objects, it says by class.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from functools import lru_cache
 from operator import call
 from types import FunctionType
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 from sapwood.tree.guards.scope import Accessor, Openings, Reach
 from sapwood.tree.guards.views import ATTRIBUTES, View, Way
+
+
+class Arrays(Protocol):
+    """What the walk asks of a framework."""
+
+    def surroundings(self) -> Iterable[tuple[str, object]]:
+        """Return what every function reads of the framework, by its path."""
+
+    def is_array(self, value: object) -> bool:
+        """Return whether a value is a device array, which is not looked into."""
+
+    def look(self, array: Any) -> Any:
+        """Return an array's layout, and where it is: see `call.integration.Look`."""
+
+
+def layout_of(arrays: Arrays, array: Any) -> Hashable:
+    """Return an array's layout; one that was revoked has none, and may lie around."""
+    look = arrays.look(array)
+    found: Hashable = "stale" if look.storage.stale is not None else look.layout
+    return found
+
 
 Opened: TypeAlias = Callable[[Any, Reach], Openings]
 """Says how a value is looked into by the code that was reached."""

@@ -2,6 +2,10 @@
 
 Plain values by type and bits, code by its instructions, classes and functions of
 packages by name and version. What none of that can be said of has no proof.
+
+Guards, and so fingerprints, know of what reached code names. What else code of the
+standard library may read, on its own or in what it is passed, nobody sees: so only
+what is listed here, and code of packages, goes without saying that it does not.
 """
 
 from __future__ import annotations
@@ -18,14 +22,84 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from sapwood.tree.guards.owners import owner_of_module
-from sapwood.tree.guards.trust import is_trusted, is_users
+from sapwood.tree.guards.owners import owner_of_class, owner_of_code, owner_of_module
+from sapwood.tree.guards.standard import said_by
 from sapwood.tree.guards.views import EMPTY
 from sapwood.tree.nests.containers import constant_key
 from sapwood.tree.nests.plain import is_plain, to_json, to_text
 from sapwood.tree.nests.structures import found_at
 
 _SHORT: Final = 64
+
+
+def _names(module: str, names: str) -> set[str]:
+    return {f"{module}:{name}" for name in names.split()}
+
+
+_MODULES: Final = frozenset(
+    {"_bisect", "_collections", "_collections_abc", "_contextvars", "_decimal"}
+    | {"_functools", "_hashlib", "_heapq", "_operator", "_pydecimal", "_random"}
+    | {"_sre", "_statistics", "_struct", "_weakref", "_weakrefset", "abc", "array"}
+    | {"base64", "binascii", "bisect", "cmath", "collections", "collections.abc"}
+    | {"colorsys", "contextvars", "copy", "dataclasses", "decimal", "enum"}
+    | {"fractions", "functools", "hashlib", "heapq", "itertools", "math", "numbers"}
+    | {"operator", "re", "statistics", "struct", "textwrap", "types", "unicodedata"}
+    | {"weakref", "zlib"}
+)
+"""Of these, everything."""
+
+_BUILTINS: Final = _names(
+    "builtins",
+    "__build_class__ abs all anext any ascii bin bool bytearray bytes callable chr "
+    "classmethod complex delattr dict dir divmod enumerate eval exec filter float "
+    "format frozenset getattr globals hasattr hash hex id int isinstance issubclass "
+    "iter len list locals map max memoryview min next object oct ord pow print "
+    "property range repr reversed round set setattr slice sorted staticmethod str sum "
+    "super tuple type vars zip",
+)
+"""Of those that read by names which code computes, the walk says so itself."""
+
+_FUNCTIONS: Final = _BUILTINS.union(
+    _names("_io", "BytesIO StringIO"),
+    _names("_thread", "RLock _local allocate_lock lock"),
+    _names("contextlib", "AbstractContextManager ContextDecorator contextmanager"),
+    _names("contextlib", "ExitStack nullcontext suppress _GeneratorContextManager"),
+    _names("datetime", "date datetime time timedelta timezone"),
+    _names("pathlib", "PurePath PurePosixPath PureWindowsPath"),
+    _names("pathlib._local", "PurePath PurePosixPath PureWindowsPath"),  # on 3.13
+    _names("posix", "fspath"),
+    _names("posixpath", "basename commonprefix dirname isabs join normpath split"),
+    _names("posixpath", "splitext"),
+    _names("random", "Random"),
+    _names("threading", "RLock"),
+    _names("uuid", "UUID"),
+    _names("zoneinfo", "ZoneInfo"),
+    _names("typing", "Generic NamedTuple NewType TypedDict cast final overload"),
+)
+
+
+def _is_trusted(value: Any, name: str) -> bool:
+    """Return whether a module, class or function reads nothing but what it is passed.
+
+    It is found under this name, ``module:name``. What of it is the user's is read.
+    """
+    module = name.partition(":")[0]
+    owner = owner_of_module(module)
+    if owner == "user":
+        # What is written in C is not.
+        return isinstance(value, types.ModuleType | type | types.FunctionType)
+    if owner != "standard" or isinstance(value, types.ModuleType):
+        return True
+    if isinstance(value, type) and issubclass(value, BaseException):
+        return True
+    return module in _MODULES or name in _FUNCTIONS or said_by(value) is not None
+
+
+def is_users(value: object) -> bool:
+    """Return whether a value is of the user's code: then who put it there is, too."""
+    if isinstance(value, types.FunctionType):
+        return owner_of_code(value.__code__) == "user"
+    return owner_of_class(value if isinstance(value, type) else type(value)) == "user"
 
 
 def proof(value: Any) -> bytes | None:
@@ -87,7 +161,7 @@ def _unordered(value: Any) -> bytes | None:
 
 def _named(value: Any) -> bytes | None:
     name = name_of(value)
-    return name.encode() if name is not None and is_trusted(value, name) else None
+    return name.encode() if name is not None and _is_trusted(value, name) else None
 
 
 def _is_packaged(value: Any) -> bool:
@@ -167,7 +241,7 @@ def _function(value: types.FunctionType) -> bytes | None:
     if not all(map(name_of, inner)):
         # Functions may close over each other.
         return None
-    if not is_trusted(value, f"{value.__module__}:"):
+    if not _is_trusted(value, f"{value.__module__}:"):
         return None
     made_of = [module, value.__code__, value.__defaults__, *cells]
     return None if value.__kwdefaults__ else _joined(b"made", made_of)

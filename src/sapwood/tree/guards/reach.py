@@ -18,11 +18,10 @@ from typing import Any, Final, Literal, NamedTuple
 from sapwood.errors import CaptureError
 from sapwood.tree.guards import views
 from sapwood.tree.guards.accessors import accessors, is_only_named, is_structural, named
-from sapwood.tree.guards.arrays import Arrays, layout_of
 from sapwood.tree.guards.asking import Questions
-from sapwood.tree.guards.comparing import HASHING
+from sapwood.tree.guards.code import HASHING
 from sapwood.tree.guards.constants import constant_of, is_tensor
-from sapwood.tree.guards.frameworks import behind, is_front
+from sapwood.tree.guards.frameworks import Arrays, behind, is_front, layout_of
 from sapwood.tree.guards.owners import owner_of_class
 from sapwood.tree.guards.scope import ATOMS, UNNAMED, Accessor, Reach
 from sapwood.tree.guards.slots import Slot

@@ -10,8 +10,8 @@ from typing import Any
 
 from sapwood.errors import MisuseError
 from sapwood.tree.guards.constants import Contents, kept_contents
+from sapwood.tree.guards.moving import STATE, kept_state
 from sapwood.tree.guards.reach import Inside, is_book, items_of
-from sapwood.tree.guards.sources import STATE, kept_state
 from sapwood.tree.guards.standard import BUFFER, DECIMAL
 from sapwood.tree.guards.survey import Survey
 from sapwood.tree.guards.views import DICT, EMPTY, LIST, SET

@@ -23,16 +23,14 @@ from sapwood.errors import MisuseError
 from sapwood.tree.guards import changes, views
 from sapwood.tree.guards.aliasing import firsts, twins
 from sapwood.tree.guards.ambient import Ambient, extent_of, guard
-from sapwood.tree.guards.arrays import Arrays
 from sapwood.tree.guards.asking import Ear, Listening, Questions
 from sapwood.tree.guards.changes import Added, Change
 from sapwood.tree.guards.constants import constant_of, is_left_out
-from sapwood.tree.guards.memoised import Watched, is_cached
-from sapwood.tree.guards.progress import PROGRESS, is_readable
+from sapwood.tree.guards.frameworks import Arrays
+from sapwood.tree.guards.moving import PROGRESS, STATE, Watched, is_cached, is_readable
 from sapwood.tree.guards.reach import Inside, Row, Walk, is_book, reach
 from sapwood.tree.guards.scope import ATOMS, Reach
 from sapwood.tree.guards.slots import Item, Slot
-from sapwood.tree.guards.sources import STATE
 from sapwood.tree.guards.standard import FACTORY, KEYED, MAXLEN, STANDARD_VIEWS
 from sapwood.tree.nests.containers import arrays_in, constant_key, flatten, taken_apart
 from sapwood.tree.nests.contents import contents_of
