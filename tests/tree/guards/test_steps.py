@@ -8,7 +8,8 @@ import threading
 import weakref
 from collections import OrderedDict, defaultdict
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
+from types import MethodType
 
 import pytest
 from hypothesis import given
@@ -484,15 +485,22 @@ def closing(over):
         ("__qualname__", walked),
         ("attributes", Thing()),
         ("bases", Proxy),
+        ("bound", [].append),
+        ("cached", cached_property(walked)),
         ("cells", closing([1])),
         ("dict", {"a": 1}),
         ("function", walked),
         ("globals", walked),
+        ("inner", staticmethod(walked)),
         ("list", [1, 2]),
         ("loaded", sys.modules),
         ("module", sys),
+        ("partial", partial(walked, 1, thing=2)),
+        ("property", property(walked)),
+        ("self", MethodType(walked, 1)),
         ("tuple", (1, 2)),
         ("variables", Thing),
+        ("wrapped", staticmethod(walked)),
     ],
 )
 def test_ways_say_what_is_opened(name, thing):

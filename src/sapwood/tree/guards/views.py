@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import accumulate
-from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from sapwood.tree.guards.code import names_of
@@ -73,6 +72,13 @@ class Way:
     shown: Callable[[Any], Any] = lambda value: value
     witness: Callable[[], Witness | None] | None = None
     implied: Callable[[], AbstractSet[Any]] = frozenset
+
+    def open(self, thing: Any) -> Any:
+        """Open a thing by its attributes, where these are all there is to it."""
+        if self.attributes:
+            return [getattr(thing, name) for name in self.attributes]
+        found = getattr(thing, self.attribute)
+        return found[self.item] if self.item else found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,12 +201,20 @@ def _dict_of(
     attribute: str = "__dict__",
 ) -> View:
     """Return the view of the dict in an attribute, where its slots are bound, too."""
-    opened = attrgetter(attribute)
+    way = Way(attribute)
 
     def bind(thing: Any, key: Any, value: Any) -> None:
-        _bind(opened(thing), key, value)
+        _bind(way.open(thing), key, value)
 
-    return View(name, opened, label, store or bind, "names", way=Way(attribute))
+    return View(name, way.open, label, store or bind, "names", way=way)
+
+
+def _parts_of(
+    name: str, *attributes: str, label: Callable[[str, Any, Any], str] | None = None
+) -> View:
+    """Return the view of some attributes, of which there are as many as ever."""
+    way = Way(attributes=attributes)
+    return View(name, way.open, label or _named(*attributes), way=way)
 
 
 @by_class
@@ -261,10 +275,6 @@ def imported(names: AbstractSet[str]) -> Mapping[str, Any]:
     return {name: sys.modules[name] for name in every if name in sys.modules}
 
 
-def _only(name: str) -> Callable[[Any], Sequence[Any]]:
-    return lambda thing: (getattr(thing, name),)
-
-
 def _annotations(function: Any) -> Sequence[Any]:
     try:
         return (function.__annotations__,)
@@ -272,15 +282,9 @@ def _annotations(function: Any) -> Sequence[Any]:
         return (EMPTY,)
 
 
-_OF_FUNCTION: Final = ("__code__", "__defaults__", "__kwdefaults__")
-FUNCTION = View(
-    "function",
-    attrgetter(*_OF_FUNCTION),
-    _named(*_OF_FUNCTION),
-    way=Way(attributes=_OF_FUNCTION),
-)
+FUNCTION = _parts_of("function", "__code__", "__defaults__", "__kwdefaults__")
 TOLD: Final[Mapping[str, View]] = {
-    name: View(name, _only(name), _named(name), way=Way(attributes=(name,)))
+    name: _parts_of(name, name)
     for name in ("__name__", "__qualname__", "__module__", "__doc__")
 }
 """What functions and classes tell of themselves, and keep in no dict."""
@@ -300,7 +304,7 @@ VARIABLES = _dict_of("variables", store=_store_variable)
 MODULE = _dict_of("module")
 BASES = View(
     "bases",
-    attrgetter("__bases__"),
+    Way("__bases__").open,
     lambda _, thing, key: str(thing.__bases__[key].__name__),
     None,
     "length",
@@ -309,19 +313,13 @@ BASES = View(
 TYPE = View(
     "type", lambda thing: (type(thing),), lambda _, thing, __: type(thing).__name__
 )
-SELF = View("self", lambda thing: (thing.__self__,), _named("__self__"))
-BOUND = View(
-    "bound", attrgetter("__self__", "__name__"), _named("__self__", "__name__")
-)
-CACHED = View("cached", lambda thing: (thing.func,), same_path)
-INNER = View("inner", lambda thing: (thing.__func__,), same_path)
-WRAPPED = View("wrapped", lambda thing: (thing.__wrapped__,), same_path)
-PARTIAL = View(
-    "partial",
-    attrgetter("func", "args", "keywords"),
-    _named("func", "args", "keywords"),
-)
-PROPERTY = View("property", attrgetter("fget", "fset", "fdel"), same_path)
+SELF = _parts_of("self", "__self__")
+BOUND = _parts_of("bound", "__self__", "__name__")
+CACHED = _parts_of("cached", "func", label=same_path)
+INNER = _parts_of("inner", "__func__", label=same_path)
+WRAPPED = _parts_of("wrapped", "__wrapped__", label=same_path)
+PARTIAL = _parts_of("partial", "func", "args", "keywords")
+PROPERTY = _parts_of("property", "fget", "fset", "fdel", label=same_path)
 TUPLE = View(
     "tuple",
     lambda thing: tuple.__getitem__(thing, slice(None)),
