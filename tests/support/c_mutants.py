@@ -271,8 +271,8 @@ C_MUTANTS: Final = (
     CMutant(
         "a shortcut that others use",
         "_fast/guards.c",
-        "if (g->running || !c ||",
-        "if (!c ||",
+        "if (g->running == 1 && g->shortcut)",
+        "if (g->shortcut)",
         since=(3, 12),
     ),
     CMutant(

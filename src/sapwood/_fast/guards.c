@@ -116,31 +116,6 @@ static PyObject *short_look(struct guards *g) {
   return result;
 }
 
-/* What a shortcut says. Arrays that watched dicts hold are there until these tell; a
- * shortcut that is in use is left alone. */
-int guards_asked(PyObject *guards, Py_ssize_t used,
-                 int (*each)(void *, PyObject *, Py_ssize_t), void *told) {
-  struct guards *g = (struct guards *)guards;
-  struct shortcut *c = g->shortcut;
-  Py_ssize_t before = events, k = 0;
-  int fit;
-  if (g->running || !c || used != g->used || unchanged(c) < c->relies)
-    return CANNOT_SAY;
-  while (k < used && c->found[k])
-    k++;
-  if (k < used) /* it comes to light in a register */
-    return CANNOT_SAY;
-  g->running++;
-  fit = still(c, g->latest);
-  for (k = 0; fit && k < used && events == before; k++)
-    fit = each(told, c->found[k], k);
-  fit = fit && events == before;
-  let_go(c);
-  g->running--;
-  g->successes += fit;
-  return fit ? 1 : PyErr_Occurred() ? 0 : CANNOT_SAY;
-}
-
 static PyObject *look(PyObject *self, PyObject *const *args, size_t count,
                       PyObject *named) {
   struct guards *g = (struct guards *)self;

@@ -38,14 +38,6 @@ extern PyTypeObject guards_type, probe_type, replay_type;
 extern PyTypeObject *page_type, *recordings_type, *epoch_type, *guard_state_type;
 extern PyTypeObject *replay_state_type, *replays_type, *skips_type, *call_type;
 
-enum { CANNOT_SAY = -1 };
-
-/* Whether guards find all as it was, and `each` agrees on each used array, by its
- * number: 1, 0 with an error, or CANNOT_SAY. Nobody owns the arrays: they are good for
- * `each`. */
-int guards_asked(PyObject *guards, Py_ssize_t used,
-                 int (*each)(void *, PyObject *, Py_ssize_t), void *told);
-
 PyObject *compile_guards(PyObject *module, PyObject *args);
 PyObject *compile_replay(PyObject *module, PyObject *args);
 PyObject *look_by_attributes(PyObject *module, PyObject *args);

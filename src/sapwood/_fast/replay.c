@@ -191,26 +191,6 @@ static void read_makers(struct replay *r) {
   }
 }
 
-/* Whether nothing is made of what the function reads: then it need not be owned. */
-static int only_reads(const struct replay *r) {
-  PyObject *picks = at(r, PICKS), *slots = at(r, BOUND);
-  Py_ssize_t last = r->made + r->count;
-  if (!r->seen->quick.data || r->seen->grad)
-    return 0;
-  for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(slots); k++)
-    if (!Py_IsNone(item(item(slots, k), 1)))
-      return 0;
-  for (Py_ssize_t k = 0; k < r->read; k++)
-    if (r->seen->known[k].lazy)
-      return 0;
-  last += PyTuple_GET_SIZE(picks) ? PyTuple_GET_SIZE(item(picks, 0)) : 0;
-  for (Py_ssize_t k = 0;
-       PyTuple_GET_SIZE(picks) && k < PyTuple_GET_SIZE(item(picks, 1)); k++)
-    if ((Py_ssize_t)number(item(picks, 1), k) >= last)
-      return 0;
-  return 1;
-}
-
 /* Note the state that is looked at; false where it is of another class than C knows. */
 static int read_state(struct replay *r) {
   PyObject *state = borrowed(item(at(r, STATE), 0));
@@ -306,7 +286,5 @@ PyObject *compile_replay(PyObject *module, PyObject *args) {
     Py_DECREF(r);
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
   }
-  if (Py_IS_TYPE(at(r, LOOK), &guards_type) && only_reads(r))
-    r->asked = at(r, LOOK);
   return (PyObject *)r;
 }

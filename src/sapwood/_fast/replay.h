@@ -82,7 +82,6 @@ struct replay {
   struct use *uses;
   uint64_t *lows, *starts, *ends;
   PyObject *live, *claimed, *rivalled; /* owned: masks that were found to fit */
-  PyObject *asked;                     /* guards, or NULL */
   int (*launch)(void *, void *), (*set)(void *, void *, const void *);
   int (*context_of)(void **);
   void *exec, *context, *stream;

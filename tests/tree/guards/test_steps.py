@@ -269,6 +269,30 @@ def test_a_look_may_look_again(made):
     assert look() == [5]
 
 
+def test_a_look_within_another_leaves_it_its_registers(made):
+    """Also where what it came to is known from looks before."""
+    thing, inner = Thing(), []
+
+    def look_again(_):
+        if not inner:
+            inner.append(None)
+            inner.append(look())
+        return ["b"]
+
+    steps = [
+        Step(Op.ROOT, 0, 0, lambda: thing),
+        Step(Op.OPEN, 1, 0, lambda _: ["a"]),
+        Step(Op.OPEN, 2, 0, look_again),
+        Step(Op.ITEM, 3, 1, 0),
+        Step(Op.ITEM, 4, 2, 0),
+    ]
+    look = made(program(*steps, found=[3, 4]))
+    for _ in range(40):
+        assert look() == ["a", "b"]
+        assert inner == [None, ["a", "b"]]
+        inner.clear()
+
+
 def everything(thing, space):
     """Return a program with every kind of step that passes."""
     names, keys = ("x", "y"), tuple(space)
