@@ -134,7 +134,7 @@ GAP_MUTANTS: Final = (
     mutant(
         "class of a second object not asked",
         ambient.guard,
-        'extent = Extent("class", "", row.value)',
+        'extent = Extent("class", "", inside.rows[0].value)',
         "extent = None",
     ),
     mutant(

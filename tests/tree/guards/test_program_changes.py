@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import compress
 from types import SimpleNamespace
 
 import pytest
@@ -105,7 +104,7 @@ def write(parts, where, name, kind):
 def _tested(ambient):
     """Return what the tests find of the used arrays."""
     found = ambient._tested()
-    return found and [*compress(found[1], ambient.used)]
+    return found and found.used
 
 
 def same(found, others):

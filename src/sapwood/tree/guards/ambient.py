@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import compress
 from types import BuiltinFunctionType, CodeType, ModuleType
 from typing import Any
 
@@ -38,14 +37,13 @@ class Ambient:
 
     ``arrays`` are the slots of the arrays that it uses; guarded is what these look
     like, not where they are. One that stays the same object passes: whether these have
-    their ``layouts`` still, whoever uses them asks. ``used`` says which they are of
-    all arrays that tests come by. Two are equal where they guard the same values.
+    their ``layouts`` still, whoever uses them asks. Two are equal where they guard the
+    same values.
     """
 
     key: Hashable
     arrays: tuple[Slot, ...] = field(compare=False)
     layouts: tuple[Hashable, ...] = field(compare=False, repr=False)
-    used: tuple[bool, ...] = field(compare=False, repr=False)
     roots: tuple[Callable[[], object], ...] = field(compare=False, repr=False)
     checks: tuple[Check, ...] = field(compare=False, repr=False)
     program: GuardProgram = field(compare=False, repr=False)
@@ -62,14 +60,14 @@ class Ambient:
         if found is None:
             tested = self._tested()
             if tested is not None:
-                found = [*compress(tested[1], self.used)]
+                found = tested.used
                 self.program.matched(found)
         return found
 
-    def _tested(self) -> tuple[list[Any], list[Any]] | None:
-        """Return all things and arrays that tests come by; None where one fails."""
+    def _tested(self) -> Reading | None:
+        """Return what guards come by; None where one fails."""
         reading = Reading([root() for root in self.roots])
-        return None if self._differs(reading) else (reading.things, reading.arrays)
+        return None if self._differs(reading) else reading
 
     def _differs(self, reading: Reading) -> Difference | None:
         """Return the first difference from what was read, if there is one."""
@@ -104,13 +102,11 @@ class Ambient:
         """
         if not (which or nests):
             return True
-        tested = self._tested()
-        if tested is None:
-            return False
-        things, arrays = tested
+        found, aliasing = self._tested(), self.aliasing
         return (
-            self.aliasing.among(given, arrays) == which
-            and self.aliasing.of_nests(containers[: len(nests)], things) == nests
+            found is not None
+            and aliasing.among(given, found.arrays) == which
+            and aliasing.of_nests(containers[: len(nests)], found.things) == nests
         )
 
     def miss(self) -> str | None:
@@ -131,42 +127,37 @@ def guard(walk: Walk, used: Callable[[Any], bool], key: Hashable) -> Ambient:
     places: dict[Hashable, int] = {number: place for place, number in enumerate(held)}
     made: list[Check] = []
     slots: list[Slot] = []
-    tested: list[tuple[Row, Kind]] = []
+    layouts: list[Hashable] = []
+    tested: list[Row] = []
     for inside in walk.guarded():
-        kinds: dict[Kind, list[Row]] = {}
-        # Tests come by nodes first, then by arrays.
-        for row in sorted(inside.rows, key=_is_array):
-            kinds.setdefault(_kind(row, unused, places), []).append(row)
+        guards: list[Guard] = []
+        for row in inside.rows:
+            kind = _kind(row, unused, places)
+            path, seen = walk.path(inside, row.key), places.get(_thing(row))
+            guards.append(guard_of(path, row, kind, seen, walk.arrays))
+            if kind.array:
+                tested.append(row)
+            if kind.used:
+                slots.append(walk.slot(inside, row.key))
+                layouts.append(row.frozen)
         extent = extent_of(walk, inside)
         thing, way = places[inside.node], inside.view.way
         opened: Callable[[Any], Any] = inside.view.open
-        if inside.view is TYPE and checks.SEEN in kinds:
+        if inside.view is TYPE and guards[0].kind is checks.SEEN:
             # The class was looked into for another thing.
-            (row,), kinds, opened = inside.rows, {}, type
-            extent = Extent("class", "", row.value)
-        guards: list[Guard] = []
-        for kind in filter(kinds.__contains__, checks.KINDS):
-            tested += [(row, kind) for row in kinds[kind] if kind.array]
-            guards += [
-                guard_of(
-                    *(walk.path(inside, row.key), row, kind, places.get(_thing(row))),
-                    walk.arrays,
-                )
-                for row in kinds[kind]
-            ]
-        slots += [walk.slot(inside, row.key) for row in kinds.get(checks.USED, ())]
+            guards, opened = [], type
+            extent = Extent("class", "", inside.rows[0].value)
         if extent is not None or guards:
             made.append(Check(thing, opened, way, extent, tuple(guards)))
     apart = kept_apart(walk, places)
     return Ambient(
         (key, tuple(slot.path for slot in slots), alike),
         tuple(slots),
-        tuple(row.frozen for row, kind in tested if kind.used),
-        tuple(kind.used for _, kind in tested),
+        tuple(layouts),
         roots,
         tuple(made),
         GuardProgram(partial(assembled, roots, made, apart)),
-        Aliasing.of(walk, [row for row, _ in tested], places),
+        Aliasing.of(walk, tested, places),
         apart,
     )
 

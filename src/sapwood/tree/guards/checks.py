@@ -35,7 +35,7 @@ Difference: TypeAlias = Callable[[], str]
 
 @dataclass(slots=True)
 class Reading:
-    """What guards come by, in their order: ``things`` and ``arrays``.
+    """What guards come by, in their order: ``things``, and ``arrays``, ``used`` or not.
 
     With ``looks``, used arrays have to look as they did, too. Lists and dicts that have
     ``grown``, and what they held, are noted, if wanted, and are no difference then.
@@ -43,6 +43,7 @@ class Reading:
 
     things: list[Any]
     arrays: list[Any] = field(default_factory=list)
+    used: list[Any] = field(default_factory=list)
     looks: bool = False
     grown: list[tuple[Any, Items]] | None = None
 
@@ -162,9 +163,6 @@ TALLY: Final = Kind(_is_such_a_tally)
 IDLE: Final = Kind(_is_object, _looks_alike, array=True)
 USED: Final = Kind(_is_object, _looks_alike, array=True, used=True)
 
-KINDS: Final = CONSTANT, OPAQUE, TALLY, NODE, TWIN, SEEN, IDLE, USED
-"""In the order in which slots are tried."""
-
 
 class Guard(NamedTuple):
     """One slot: what its value is tried by ``first``, and then compared by.
@@ -259,6 +257,8 @@ class Check:
                 value = EMPTY
             if guard.kind.array:
                 reading.arrays.append(value)
+            if guard.kind.used:
+                reading.used.append(value)
             if guard.kind.thing:
                 things.append(value)
             if not guard.holds(value, things, looks):
