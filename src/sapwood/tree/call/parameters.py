@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from functools import cached_property
 from typing import Any, Final
 
 from sapwood.errors import MisuseError
 from sapwood.tree.call.integration import Integration
 from sapwood.tree.call.signature import Call, describe
-from sapwood.tree.nests.containers import Structure, flatten, paths
+from sapwood.tree.nests.containers import Structure, paths
 
 _NOTHING: Final[Any] = tuple
 _MANAGERS: Final = frozenset(
@@ -105,27 +105,10 @@ class Parameters:
 
         Raises what `signature.describe` raises.
         """
-        try:
-            return describe(args, kwargs, integration)
-        except (TypeError, MisuseError) as error:
-            refused = None
-            if type(error) in {TypeError, MisuseError}:
-                refused = self._refused(args, kwargs, integration)
-            if refused is None:
-                raise
-            text = f"{self._function} cannot take {refused}: {error}"
-            raise type(error)(text) from None
+        return describe(args, kwargs, integration, self._refusal)
 
-    def _refused(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], integration: Integration
-    ) -> str | None:
-        """Return what a user would call the first argument that is refused."""
-        with suppress(MisuseError):
-            leaves, structure = flatten((args, kwargs), integration.is_array)
-            for leaf, name in zip(leaves, self.leaf_names(structure), strict=True):
-                if _is_refused(leaf, integration):
-                    return name
-        return None
+    def _refusal(self, structure: Structure, leaf: int) -> str:
+        return f"{self._function} cannot take {self.leaf_names(structure)[leaf]}"
 
     def check(self, option: str, names: Sequence[str]) -> None:
         """Raise `MisuseError` for a name that is no parameter."""
@@ -164,13 +147,3 @@ class Parameters:
             return frozenset()
         roots = (re.split(r"[.\[]", name, maxsplit=1)[0] for name in self.names(call))
         return call.given.holding({i for i, root in enumerate(roots) if root in option})
-
-
-def _is_refused(leaf: Any, integration: Integration) -> bool:
-    try:
-        integration.refuse(leaf)
-        if integration.is_array(leaf):
-            integration.look(leaf)
-    except (TypeError, MisuseError):
-        return True
-    return False

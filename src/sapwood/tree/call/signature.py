@@ -12,9 +12,10 @@ from operator import attrgetter, call
 from typing import Any, Final, NamedTuple
 from weakref import ref
 
+from sapwood.errors import MisuseError
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Array, Integration, Probe
-from sapwood.tree.nests.containers import constant_key, taken_apart
+from sapwood.tree.nests.containers import Structure, constant_key, taken_apart
 from sapwood.units import Addr
 
 _stale: Final[Callable[[Storage], str | None]] = attrgetter("stale")
@@ -124,12 +125,16 @@ class Call(NamedTuple):
 
 
 def describe(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], integration: Integration
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    integration: Integration,
+    refusal: Callable[[Structure, int], str] | None = None,
 ) -> Call:
     """Flatten a call's arguments.
 
     Raises `TypeError` for a value that the adapter refuses, `StaleOutput` for an
     array that was revoked, `MisuseError` for a container that contains itself.
+    ``refusal`` says that a leaf is refused, by the structure and its number.
     """
     nest = args, kwargs
     leaves, structure, containers = taken_apart(nest, integration.is_array)
@@ -139,12 +144,17 @@ def describe(
     storages: list[Storage] = []
     lows: list[Addr] = []
     for i, leaf in enumerate(leaves):
-        integration.refuse(leaf)
-        if not integration.is_array(leaf):
+        try:
+            integration.refuse(leaf)
+            seen = integration.look(leaf) if integration.is_array(leaf) else None
+        except (TypeError, MisuseError) as error:
+            if refusal is None or type(error) not in {TypeError, MisuseError}:
+                raise
+            raise type(error)(f"{refusal(structure, i)}: {error}") from None
+        if seen is None:
             parts.append(constant_key(leaf))
             continue
-        seen = integration.look(leaf).checked()
-        parts.append(seen.layout)
+        parts.append(seen.checked().layout)
         positions.append(i)
         arrays.append(leaf)
         storages.append(seen.storage)
