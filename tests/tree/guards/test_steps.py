@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from sapwood import _fast
 from sapwood.tree.guards.checks import CHANGING, CONSTANT, Check, Guard
+from sapwood.tree.guards.standard import BY_NAME
 from sapwood.tree.guards.steps import Op, Step, Steps, assembled, compiled, compiler
-from sapwood.tree.guards.views import BY_NAME
 from tests.support.steps_in_python import in_python
 
 

@@ -71,8 +71,6 @@ def declare_calls(base: type, names: frozenset[str]) -> None:
 
 def calls_of(cls: type) -> frozenset[str]:
     """Return the members of a class that a framework calls."""
-    if not _called:
-        return frozenset()
     return frozenset().union(*(_called.get(base, ()) for base in cls.__mro__))
 
 
@@ -101,8 +99,6 @@ def behind(fn: Any) -> Any:
 
 def opening_of(cls: type) -> Opened | None:
     """Return how to look into instances of a class, where an integration has said."""
-    if not _declared:
-        return None
     if cls not in _found:
         _found[cls] = next(filter(None, map(_declaration, cls.__mro__)), None)
     return _found[cls]

@@ -232,6 +232,9 @@ def said_by(function: Any) -> View | None:
     return view if known is function and not ours else None
 
 
-STANDARD_VIEWS: Final[Mapping[str, View]] = {
-    view.name: view for view in list(globals().values()) if isinstance(view, View)
+BY_NAME: Final[Mapping[str, View]] = {
+    view.name: view
+    for view in [*vars(views).values(), *views.TOLD.values(), *globals().values()]
+    if isinstance(view, View)
 }
+"""All views but those of frameworks."""

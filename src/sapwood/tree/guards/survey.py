@@ -31,7 +31,7 @@ from sapwood.tree.guards.moving import PROGRESS, STATE, Watched, is_cached, is_r
 from sapwood.tree.guards.reach import Inside, Row, Walk, is_book, reach
 from sapwood.tree.guards.scope import ATOMS, Reach
 from sapwood.tree.guards.slots import Item, Slot
-from sapwood.tree.guards.standard import FACTORY, KEYED, MAXLEN, STANDARD_VIEWS
+from sapwood.tree.guards.standard import BY_NAME, FACTORY, KEYED, MAXLEN
 from sapwood.tree.nests.containers import arrays_in, constant_key, flatten, taken_apart
 from sapwood.tree.nests.contents import contents_of
 
@@ -43,7 +43,6 @@ _CLOCKS = {
     for name, value in vars(time).items()
     if isinstance(value, BuiltinFunctionType) and name != "sleep"
 }
-_VIEWS = {**views.BY_NAME, **STANDARD_VIEWS}
 _CONTAINERS = (views.DICT, views.LIST, views.SET)
 _MADE = (FACTORY, MAXLEN)
 _REMADE = {dict, list, tuple, SimpleNamespace}
@@ -275,7 +274,7 @@ class Survey:
         self, path: str, start: str, steps: Sequence[tuple[str, Any]]
     ) -> Slot | None:
         """Return a slot that was described in another process; None if it is gone."""
-        ways = tuple((_VIEWS[name], key) for name, key in steps if name in _VIEWS)
+        ways = tuple((BY_NAME[name], key) for name, key in steps if name in BY_NAME)
         if start in self._arguments:
             return Slot(path, start, ways, start)
         held = [n for n in self._walk.held() if self._walk.nodes[n].path == start]

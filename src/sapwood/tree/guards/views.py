@@ -341,9 +341,3 @@ DICT = View(
 KEYS = View("inside keys", lambda thing: keys_inside(DICT.open(thing)), _key_label)
 LOADED = View("loaded", lambda thing: thing, _subscript, None, "names", way=Way())
 REGISTERED = View("registered", _children, _subscript, None, "length")
-
-BY_NAME: Final[Mapping[str, View]] = {
-    view.name: view
-    for view in [*globals().values(), *TOLD.values()]
-    if isinstance(view, View)
-}
