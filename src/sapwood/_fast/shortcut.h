@@ -18,10 +18,9 @@ struct relied {
 
 enum way {
   AGAIN,        /* take the step; `at` and `of`, where known, go into its registers */
-  STILL_ROOT,   /* what it is called with gives `is` */
   STILL_DICT,   /* the dict of object `of`, which is in `slot`, is `is`, and `gets` is
                    how its class gets attributes: else another one might be shown */
-  STILL_SLOT,   /* the attribute or item of `of` is `is` */
+  STILL_READ,   /* the root, or the attribute or item of `of`, is `is` */
   STILL_PART,   /* what the function `of` is made of, as `part` tells, is `is` */
   STILL_CLASS,  /* the class of `at` is `is` */
   STILL_LATEST, /* the latest reference, of number `size`, is to `at` */
@@ -187,9 +186,14 @@ static int looked_into(const struct step *s, const struct step *end) {
   return 0;
 }
 
-static int gives_again(struct step *s, PyObject *of, const PyObject *value) {
-  PyObject *again =
-      s->op == ITEM ? PyObject_GetItem(of, s->value) : PyObject_GetAttr(of, s->value);
+static PyObject *read_again(const struct step *s, PyObject *of) {
+  return s->op == ROOT   ? PyObject_CallNoArgs(s->value)
+         : s->op == ITEM ? PyObject_GetItem(of, s->value)
+                         : PyObject_GetAttr(of, s->value);
+}
+
+static int gives_again(const struct step *s, PyObject *of, const PyObject *value) {
+  PyObject *again = read_again(s, of);
   int same = again == value;
   if (!again)
     PyErr_Clear();
@@ -238,7 +242,7 @@ static void note_slot(struct builder *b, struct step *s, const struct step *end,
       made->part = part;
     now_known(b, s, value, 0);
   } else if (of.object && looked_into(s, end) && gives_again(s, of.object, value)) {
-    check(b, STILL_SLOT, s, value);
+    check(b, STILL_READ, s, value);
     now_known(b, s, value, 0);
   } else {
     check(b, AGAIN, s, NULL);
@@ -352,7 +356,7 @@ static void note(struct builder *b, struct step *s, const struct step *end, int 
   } else if (s->op == OPEN && of.rests) {
     b->known[s->at] = (struct known){value, of.rests == 1, 1, 0};
   } else if (s->op == ROOT) {
-    check(b, STILL_ROOT, s, value);
+    check(b, STILL_READ, s, value);
     now_known(b, s, value, 0);
   } else if (s->op == WHOLE && is_plain(of.object))
     now_known(b, s, value, of.firm);
@@ -396,16 +400,10 @@ static int is_still(struct check *c, PyObject *latest, struct shortcut *all,
       if (c->items[k])
         fill(register_of(all, s, k), Py_NewRef(c->items[k]));
     return take(s, latest, all->registers);
-  case STILL_ROOT:
-    if (is_weak(s->value) && !refers_to(s->value, c->is))
-      return 0;
-    *held = is_weak(s->value) ? Py_NewRef(c->is) : PyObject_CallNoArgs(s->value);
-    return *held == c->is;
   case STILL_DICT:
     return *c->slot == c->is && Py_TYPE(c->of)->tp_getattro == c->gets;
-  case STILL_SLOT:
-    *held = s->op == ITEM ? PyObject_GetItem(c->of, s->value)
-                          : PyObject_GetAttr(c->of, s->value);
+  case STILL_READ:
+    *held = read_again(s, c->of);
     return *held == c->is;
   case STILL_PART:
     return is_part(c->part, c->of, c->is);
