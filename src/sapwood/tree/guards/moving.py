@@ -4,11 +4,7 @@ Of random sources that live in Python, `random` and NumPy's generators, a draw m
 state: a function that draws while it is recorded would draw the same number for ever.
 Reading an iterator that lives outside the function moves that. Both moves are noticed,
 by a view each; where the place of an iterator cannot be read, moving is refused
-beforehand.
-
-What `functools.lru_cache` keeps shows nowhere but among the referents of its owner. A
-function that is cached gives the same for the same arguments: that is what its author
-says of it. So what it has given is as good as a constant, while somebody holds it.
+beforehand. What `functools.lru_cache` keeps is watched, too.
 """
 
 from __future__ import annotations
@@ -163,7 +159,12 @@ def is_cached(value: object) -> bool:
 
 
 class Watched:
-    """Cached functions, to find out whether they come to keep more than they do now."""
+    """Cached functions, to find out whether they come to keep more than they do now.
+
+    A function that is cached gives the same for the same arguments: that is what its
+    author says of it. So what it has given is as good as a constant, while somebody
+    holds it. It shows nowhere but among the referents of the function.
+    """
 
     def __init__(self, cached: Iterable[Any]) -> None:
         self._before = [(each, each.cache_info().misses) for each in cached]
