@@ -192,11 +192,7 @@ def _state(optimizer: Any) -> Mapping[Any, Any]:
 
 def _store_state(optimizer: Any, key: Any, value: Any) -> None:
     number, name = key
-    state = optimizer.state[_parameters_of(optimizer)[number]]
-    if value is EMPTY:
-        del state[name]
-    else:
-        state[name] = value
+    views.bind(optimizer.state[_parameters_of(optimizer)[number]], name, value)
 
 
 def _rests(optimizer: Any) -> Iterator[views.Rest]:

@@ -100,10 +100,6 @@ def _decimal(context: Any) -> Mapping[str, Any]:
     return found | {"traps": tuple(context.traps.values())}
 
 
-def _dotted(path: str, thing: Any, _: Any) -> str:
-    return f"{path}.{'maxlen' if isinstance(thing, deque) else 'default_factory'}"
-
-
 def _factory(thing: Any) -> Sequence[Any]:
     return (vars(defaultdict)["default_factory"].__get__(thing),)
 
@@ -150,19 +146,12 @@ def _own(thing: Any) -> dict[str, Any]:
 
 
 def _store_own(thing: Any, key: str, value: Any) -> None:
-    space = _own(thing)
-    if value is views.EMPTY:
-        space.pop(key, None)
-    else:
-        space[key] = value
+    views.bind(_own(thing), key, value)
 
 
 def _set_variable(environment: Any, key: bytes, value: Any) -> None:
-    name = os.fsdecode(key)
-    if value is views.EMPTY:
-        environment.pop(name, None)
-    else:
-        environment[name] = os.fsdecode(value)
+    text = value if value is views.EMPTY else os.fsdecode(value)
+    views.bind(environment, os.fsdecode(key), text)
 
 
 ENVIRON = View(
@@ -183,8 +172,10 @@ MEMBERS = View("members", _members, _weak_label, None, "keys")
 WHOLE = View("whole", gc.get_referents, views.same_path, None, "length")
 TEXT = View("text", _text, views.same_path)
 SIZE = View("size", lambda thing: (thing.qsize(),), lambda path, _, __: f"len({path})")
-MAXLEN = View("maxlen", lambda thing: (deque.maxlen.__get__(thing),), _dotted)
-FACTORY = View("factory", _factory, _dotted)
+MAXLEN = View(
+    "maxlen", lambda thing: (deque.maxlen.__get__(thing),), views.by_names("maxlen")
+)
+FACTORY = View("factory", _factory, views.by_names("default_factory"))
 BUFFER = View("bytes", lambda thing: (bytes_of(thing),), views.same_path)
 DECIMAL = View("decimal", _decimal, views.dotted)
 HANDLERS = View(

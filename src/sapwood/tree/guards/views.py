@@ -140,11 +140,13 @@ def same_path(path: str, _: Any, __: Any) -> str:
     return path
 
 
-def _named(*names: str) -> Callable[[str, Any, Any], str]:
+def by_names(*names: str) -> Callable[[str, Any, Any], str]:
+    """Return how to label attributes that are numbered."""
     return lambda path, _, key: f"{path}.{names[key]}"
 
 
-def _bind(space: Any, key: Any, value: Any) -> None:
+def bind(space: Any, key: Any, value: Any) -> None:
+    """Bind an item of a dict or list; `EMPTY` unbinds it."""
     if value is EMPTY:
         del space[key]
     elif isinstance(space, list | deque) and key == len(space):
@@ -203,10 +205,10 @@ def _dict_of(
     """Return the view of the dict in an attribute, where its slots are bound, too."""
     way = Way(attribute)
 
-    def bind(thing: Any, key: Any, value: Any) -> None:
-        _bind(way.open(thing), key, value)
+    def bound(thing: Any, key: Any, value: Any) -> None:
+        bind(way.open(thing), key, value)
 
-    return View(name, way.open, label, store or bind, "names", way=way)
+    return View(name, way.open, label, store or bound, "names", way=way)
 
 
 def _parts_of(
@@ -214,7 +216,7 @@ def _parts_of(
 ) -> View:
     """Return the view of some attributes, of which there are as many as ever."""
     way = Way(attributes=attributes)
-    return View(name, way.open, label or _named(*attributes), way=way)
+    return View(name, way.open, label or by_names(*attributes), way=way)
 
 
 @by_class
@@ -288,7 +290,7 @@ TOLD: Final[Mapping[str, View]] = {
     for name in ("__name__", "__qualname__", "__module__", "__doc__")
 }
 """What functions and classes tell of themselves, and keep in no dict."""
-ANNOTATIONS = View("annotations", _annotations, _named("__annotations__"))
+ANNOTATIONS = View("annotations", _annotations, by_names("__annotations__"))
 GLOBALS = _dict_of("globals", lambda _, __, key: str(key), attribute="__globals__")
 CELLS = View(
     "cells",
@@ -328,13 +330,13 @@ TUPLE = View(
     "length",
     way=Way(),
 )
-LIST = View("list", _items, _subscript, _bind, "length", way=Way())
+LIST = View("list", _items, _subscript, bind, "length", way=Way())
 SET = View("set", tuple, _subscript, None, "length")
 DICT = View(
     "dict",
     lambda thing: thing if type(thing) in _OWN_ITEMS else dict.copy(thing),
     _subscript,
-    _bind,
+    bind,
     "keys",
     way=Way(),
 )
