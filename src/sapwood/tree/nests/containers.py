@@ -12,7 +12,6 @@ import sys
 import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from types import BuiltinMethodType, MethodType, ModuleType
@@ -284,26 +283,22 @@ def _frozen(value: Any) -> Hashable:
     return constant_key(value)
 
 
-@dataclass(frozen=True, slots=True)
-class _Keys:
-    """Keys that are not all strings, compared by type and bits."""
-
-    constants: tuple[Hashable, ...]
-    keys: tuple[Any, ...] = field(compare=False)
-
-
 def keys_of(value: dict[Any, Any]) -> Any:
-    """Return the keys of a dict, as a structure holds them."""
+    """Return the keys of a dict, as a structure holds them.
+
+    Those that are not all strings are compared by type and bits.
+    """
     keys = tuple(value)
     for key in keys:
         if type(key) is not str:
-            return _Keys(tuple(map(constant_key, keys)), keys)
+            return kinds.Context(tuple(map(constant_key, keys)), keys)
     return keys
 
 
 def plain_keys(keys: Any) -> tuple[Any, ...]:
     """Return the keys that `keys_of` made a structure of."""
-    return keys.keys if type(keys) is _Keys else keys
+    found: tuple[Any, ...] = keys.context if type(keys) is kinds.Context else keys
+    return found
 
 
 def _subscripts(_: Any, keys: Any, __: int) -> Iterable[str]:

@@ -92,7 +92,7 @@ _maxlen: Final[Any] = vars(deque)["maxlen"].__get__
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What somebody else's registration keeps of a value; compared as frozen."""
+    """What is kept of a value besides its children; compared as frozen."""
 
     frozen: Hashable
     context: Any = field(compare=False)
@@ -293,9 +293,8 @@ def _dataclass_parts(cls: type) -> Container:
     def filled(cls: Any, names: tuple[str, ...], children: list[Any]) -> Any:
         base: Any = SimpleNamespace if cls is SimpleNamespace else object
         value = base.__new__(cls)
-        for name, child in zip(names, children, strict=True):
-            # Frozen dataclasses forbid their own setattr.
-            object.__setattr__(value, name, child)
+        # As slots, all of them: frozen dataclasses forbid their own setattr.
+        _give(value, names, names, children)
         return value
 
     return Container(parts, filled, lambda _, names, __: [f".{name}" for name in names])
