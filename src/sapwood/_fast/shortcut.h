@@ -11,6 +11,8 @@
 #include "steps.h"
 #include "watched.h"
 
+enum { SPARE = 64 };
+
 struct relied {
   struct watched *on;
   Py_ssize_t changes; /* so many when it was read */
@@ -38,8 +40,8 @@ struct check {
 };
 
 struct shortcut {
-  Py_ssize_t count, relies, room,
-      dicts;         /* checks, dicts, and for how many there is room */
+  Py_ssize_t count, relies; /* checks and dicts */
+  Py_ssize_t room;          /* for as many of each: what needs more has no shortcut */
   Py_ssize_t again;  /* how many checks take a step */
   Py_ssize_t events; /* changes of all dicts when these had not changed */
   struct check *checks;
@@ -79,9 +81,9 @@ static struct shortcut *new_shortcut(Py_ssize_t steps, Py_ssize_t registers,
   struct shortcut *c = calloc(1, sizeof *c);
   if (!c)
     return NULL;
-  c->room = c->dicts = steps + 1;
-  c->checks = calloc((size_t)steps + 1, sizeof *c->checks);
-  c->relied = calloc((size_t)steps + 1, sizeof *c->relied);
+  c->room = steps + SPARE;
+  c->checks = calloc((size_t)c->room, sizeof *c->checks);
+  c->relied = calloc((size_t)c->room, sizeof *c->relied);
   c->found = calloc((size_t)used + 1, sizeof *c->found);
   c->registers = calloc((size_t)registers + 1, sizeof *c->registers);
   if (c->checks && c->relied && c->found && c->registers)
@@ -92,28 +94,15 @@ static struct shortcut *new_shortcut(Py_ssize_t steps, Py_ssize_t registers,
 
 /* Making one, step by step, while all steps are taken. */
 
-/* Make room for one more in an array, which may move; NULL where there is none. */
-static void *grown(void *array, Py_ssize_t count, Py_ssize_t *room, size_t size) {
-  void *more;
-  if (count < *room)
-    return array;
-  more = realloc(array, 2 * (size_t)*room * size);
-  if (more)
-    *room *= 2;
-  return more;
-}
-
 static struct check *check(struct builder *b, enum way way, struct step *s,
                            PyObject *is) {
   struct shortcut *c = b->made;
-  struct check *made = grown(c->checks, c->count, &c->room, sizeof *made);
-  if (!made) {
+  struct check *made;
+  if (c->count == c->room) {
     b->failed = 1;
     return NULL;
   }
-  c->checks = made, made += c->count++, c->again += way == AGAIN;
-  made->items = made->slot = NULL, made->part = NULL, made->size = 0;
-  made->gets = NULL;
+  made = &c->checks[c->count++], c->again += way == AGAIN;
   made->way = way, made->step = s, made->is = is;
   made->at = tests_at(s->op) ? b->known[s->at].object : NULL;
   made->of = takes_of(s->op) ? b->known[s->of].object : NULL;
@@ -123,19 +112,14 @@ static struct check *check(struct builder *b, enum way way, struct step *s,
 /* Rely on a dict, as it is now; NULL where it cannot be watched. */
 static struct watched *rely(struct builder *b, struct step *s, PyObject *dict) {
   struct shortcut *c = b->made;
-  struct relied *relied;
   Py_ssize_t k = 0;
   while (k < c->relies && c->relied[k].on->dict != dict)
     k++;
   if (k == c->relies) {
-    struct watched *w = use_watched(dict);
-    relied = w ? grown(c->relied, c->relies, &c->dicts, sizeof *relied) : NULL;
-    if (!relied) {
-      if (w)
-        leave_watched(w);
+    struct watched *w = k < c->room ? use_watched(dict) : NULL;
+    if (!w)
       return NULL;
-    }
-    c->relied = relied, relied[c->relies++] = (struct relied){w, w->changes};
+    c->relied[c->relies++] = (struct relied){w, w->changes};
   }
   s->relies = k;
   return c->relied[k].on;
