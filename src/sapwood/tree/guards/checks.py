@@ -95,8 +95,10 @@ class Extent:
         path, was = self.path, self.was
         match self.what:
             case "lacks":
-                name = min(was & space.keys())
-                return f"{path}{name} was not there, is {value_text(space[name])}"
+                # Another thread may have taken it away again.
+                name = min(was & space.keys(), default="a name")
+                now = value_text(space.get(name, EMPTY))
+                return f"{path}{name} was not there, is {now}"
             case "length":
                 return f"len({path}) was {was}, is {len(space)}"
             case "keys":
