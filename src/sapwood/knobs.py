@@ -247,17 +247,19 @@ def settings() -> tuple[Setting, ...]:
     )
 
 
-def limit(name: str, value: object) -> Size | None:
+def limit(
+    name: str, value: object, least: str = "one page of the device"
+) -> Size | None:
     """Return a limit in bytes, given so or as text; None where it is empty.
 
-    Raises `MisuseError` that names ``name``, the value and what is allowed.
+    ``least`` says from where on it makes sense. Raises `MisuseError` that names
+    ``name``, the value and what is allowed.
     """
     try:
         size: Size | None = _limit(1).read(value)
     except (TypeError, ValueError):
         raise MisuseError(
-            f"{name}={value!r} is not allowed. Set {_BYTES}, from one page of the "
-            "device, or empty"
+            f"{name}={value!r} is not allowed. Set {_BYTES}, from {least}, or empty"
         ) from None
     return size
 

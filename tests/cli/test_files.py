@@ -107,7 +107,7 @@ def test_a_path_may_look_like_a_name(saved, tmp_path):
         ),
         ([("x", np.ones(4))], "(float64[4])"),
         ([("x", np.ones(3, "f4"))], "(float32[3])"),
-        ([("x", np.ones(3)), ("y", np.ones(3))], "no recording in the file takes"),
+        ([(name, np.ones(3)) for name in "xyz"], "no recording in the file takes"),
         ([("z=", np.ones(3))], "z=float64[3]"),
     ],
     ids=["none", "shape", "dtype", "too many", "name"],
@@ -143,13 +143,24 @@ def test_outputs_that_cannot_be_are_told(saved, arrays, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("verb", ["show", "run"])
-def test_files_that_are_none_exit_with_one(verb, saved, tmp_path, capsys):
-    """Missing or damaged: a message, no traceback."""
+def test_files_that_are_none_are_told(verb, saved, tmp_path, capsys):
+    """A damaged one fails; a missing one is wrong usage. One line for either."""
     damaged = tmp_path / "damaged"
     damaged.write_bytes(Path(saved).read_bytes()[:-1])
-    for path in (damaged, tmp_path / "missing"):
-        assert main([verb, str(path)]) == 1
-        assert capsys.readouterr().err.startswith("sapwood: ")
+    for path, code in ((damaged, 1), (tmp_path / "missing", 2)):
+        assert main([verb, str(path)]) == code
+        told = capsys.readouterr().err
+        assert told.startswith("sapwood: ")
+        assert told.count("\n") == 1
+
+
+def test_all_arguments_may_be_given_in_their_order(saved, arrays, capsys):
+    """The contents of one that was saved are replaced, as by its name."""
+    paths = [arrays("x", np.full(3, 2.0)), arrays("y", np.full(3, 5.0))]
+    argv = ["run", saved, "--input", paths[0], "--input", paths[1]]
+    assert main(argv) == 0
+    told = capsys.readouterr().out
+    assert "output 1" in told
 
 
 def test_what_no_command_line_can_say_is_told(tmp_path, arrays, capsys):

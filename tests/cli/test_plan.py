@@ -6,11 +6,14 @@ import csv
 import io
 import json
 import os
+import signal
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sapwood.allocator import planner
 from sapwood.allocator.lifetimes import parse_lifetimes
 from sapwood.cli import main
 from sapwood.errors import MisuseError
@@ -245,3 +248,38 @@ def test_any_text_is_read_or_refused(text):
             continue
         assert len(table.rows) == len(table.buffers)
         assert all(buffer.lower < buffer.upper for buffer in table.buffers)
+
+
+def test_control_c_keeps_the_best_plan(trace, tmp_path, capsys, monkeypatch):
+    """It is told and written; and whoever had the signal has it again."""
+    out, before = tmp_path / "out.csv", signal.getsignal(signal.SIGINT)
+    real, clock = planner.plan, iter(range(100))
+
+    def searching(buffers, *, goes_on, **options):
+        assert goes_on(150)
+        signal.raise_signal(signal.SIGINT)
+        assert not goes_on(130)
+        return real(buffers, goes_on=goes_on, **options)
+
+    monkeypatch.setattr(planner, "plan", searching)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert main(["plan", str(trace), "-o", str(out)]) == 130
+    told = capsys.readouterr()
+    assert "step: 3 buffers in" in told.out
+    assert "step: 150 bytes so far, 1 s" in told.err
+    assert "interrupted; this is the best plan till then" in told.err
+    assert len(parse_lifetimes("out", out.read_bytes()).buffers) == 3
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_control_c_ends_it(trace, capsys, monkeypatch):
+    """As where a single step of the search takes long."""
+
+    def stuck(*_, **__):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(planner, "plan", stuck)
+    assert main(["plan", str(trace)]) == 130
+    assert capsys.readouterr().err == "sapwood: interrupted\n"

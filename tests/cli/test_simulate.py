@@ -46,9 +46,10 @@ def test_one_policy_is_one_object(trace, capsys):
 
 def test_people_see_a_table(trace, capsys, monkeypatch):
     """The table names every policy, what it is, and its ratio."""
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("COLUMNS", "80")
     assert main(["simulate", trace]) == 0
     told = capsys.readouterr().out
+    assert max(map(len, told.splitlines())) <= 80
     assert "3 buffers, at most 57.2 MiB alive" in told
     for policy in POLICIES.values():
         assert policy.name in told

@@ -98,6 +98,17 @@ def test_what_the_system_refuses_exits_with_one(error, said, monkeypatch, capsys
     assert said in capsys.readouterr().err
 
 
+def test_control_c_is_one_line(monkeypatch, capsys):
+    """And the exit code that shells know."""
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(doctor, "findings", interrupted)
+    assert main(["doctor"]) == 130
+    assert capsys.readouterr().err == "sapwood: interrupted\n"
+
+
 @pytest.mark.parametrize("argv", [["doctor", "--json"], ["doctor"]])
 def test_a_reader_that_has_gone_is_no_trouble(argv):
     """What is left is not printed: there is no traceback."""

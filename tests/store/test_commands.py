@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -150,10 +152,57 @@ def test_no_folder_is_wrong_usage(path, call):
         gc(str(path.parent), "-1")
 
 
+def test_a_folder_that_is_no_store(tmp_path, capsys):
+    """Is told, and not listed as one without entries."""
+    assert main(["store", "ls", "--path", str(tmp_path)]) == 2
+    assert "holds no store. Name the folder of one" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("keys")
+def test_the_folder_is_named_before_or_behind_the_command(path, capsys):
+    """The one behind goes before."""
+    assert main(["store", "--path", "nowhere", "ls", "--path", str(path)]) == 0
+    behind = capsys.readouterr().out
+    assert main(["store", "--path", str(path), "ls"]) == 0
+    assert capsys.readouterr().out == behind
+
+
+def test_people_see_calls_and_what_has_changed(path, tmp_path, capsys):
+    """A function with its arrays; code that differs by the start of a digest."""
+    for text in ("x * 2", "x - 1"):
+        program = tmp_path / "program.py"
+        program.write_text(PROGRAM.format(path=str(path), text=text))
+        subprocess.run([sys.executable, program], check=True)
+    assert main(["store", "ls", "--path", str(path)]) == 0
+    assert capsys.readouterr().out.count("step(float64[2, 3], int)") == 2
+    assert ls(str(path), as_json=True) == 0
+    entries = json.loads(capsys.readouterr().out)["entries"]
+    digests = [entry["digest"] for entry in entries]
+    assert main(["store", "why", digests[0], digests[1], "--path", str(path)]) == 0
+    told = capsys.readouterr().out
+    assert "step.__code__" in told
+    assert "A digest stands for code" in told
+    assert all(len(word) < 64 for word in told.split())
+
+
+PROGRAM = """
+import numpy as np
+import sapwood as sw
+
+with sw.Runtime("emulated", store={path!r}) as rt:
+    @rt.graph
+    def step(x, n):
+        return {text}
+
+    for _ in range(3):
+        step(rt.array(np.ones((2, 3))), 4)
+"""
+
+
 @pytest.mark.parametrize("deed", ["ls", "verify", "gc"])
 def test_a_folder_that_may_not_be_trusted(path, deed, capsys):
     """Is told, with what to do."""
-    path.mkdir()
+    (path / "v1").mkdir(parents=True)
     path.chmod(0o777)
     assert main(["store", "--path", str(path), deed]) == 1
     assert "chmod go-w" in capsys.readouterr().err

@@ -31,6 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (MisuseError, StoreError) as error:
         print(f"sapwood: {error}", file=sys.stderr)
         return 2 if isinstance(error, MisuseError) else 1
+    except KeyboardInterrupt:
+        print("sapwood: interrupted", file=sys.stderr)
+        return 130
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
         print(f"sapwood: {error.strerror or error}{where}", file=sys.stderr)
@@ -42,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sapwood",
         description="Record GPU work once, replay it at driver speed.",
-        epilog="exit codes: 0 as promised, 1 a promise was not kept, 2 wrong usage",
+        epilog="exit codes: 0 success, 1 failed, 2 wrong usage, 130 interrupted",
     )
     parser.add_argument("--version", action="version", version=f"sapwood {__version__}")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
@@ -52,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("path", metavar="FILE")
     _json(show)
     _files(verb("files", "run", "call the function in a file, without its source"))
-    _stores(verb("store", "store", "look after recordings that outlive the process"))
+    _stores(verb("store", "store", "look into the folder of a store, and clean it"))
     _simulates(verb("simulate", "simulate", "say how much memory a trace would take"))
     _plans(verb("plan", "plan", "pack buffers with known lifetimes into one range"))
     report = verb("report", "report", "draw a page from a snapshot in a file")
@@ -76,13 +79,19 @@ def _stores(store: argparse.ArgumentParser) -> None:
     store.add_argument(
         "--path", metavar="PATH", help="the folder; default: SAPWOOD_STORE"
     )
-    deeds = store.add_subparsers(required=True, metavar="DEED")
-    deed = partial(_verb, deeds.add_parser, "store")
-    _json(deed("ls", "list the entries"))
-    gc = deed("gc", "remove what is over a limit")
+    commands = store.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, text: str) -> argparse.ArgumentParser:
+        parser = _verb(commands.add_parser, "store", name, text)
+        # Behind the command as well; left out there, what stands before it holds.
+        parser.add_argument("--path", default=argparse.SUPPRESS, help="the folder")
+        return parser
+
+    _json(command("ls", "list the entries"))
+    gc = command("gc", "remove what is over a limit")
     gc.add_argument("--limit", metavar="SIZE", help="default: SAPWOOD_STORE_LIMIT")
-    deed("verify", "read everything and say what is damaged")
-    why = deed("why", "say how the keys of two entries differ")
+    command("verify", "read everything and say what is damaged")
+    why = command("why", "say how the keys of two entries differ")
     why.add_argument("digest", metavar="DIGEST", help="its first digits")
     why.add_argument("other", metavar="OTHER", nargs="?", help="default: the nearest")
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import sapwood as sw
+from sapwood import knobs
 from sapwood.errors import MisuseError, StoreError
 from sapwood.persist.bundle import Saved
 from sapwood.runtime.files import Loaded
@@ -20,7 +21,7 @@ from sapwood.units import size_text
 
 def show(path: str, *, as_json: bool) -> int:
     """Print what is in a file; return 0. Raises `StoreError` for a damaged one."""
-    with sw.Runtime() as runtime:
+    with _runtime(path) as runtime:
         found = _contents(runtime.load(path, nested=False))
     if as_json:
         print(json.dumps(found))
@@ -37,6 +38,16 @@ def show(path: str, *, as_json: bool) -> int:
         print(f"    returns {recording['returns']} leaves")
     print(f"  contents of arrays: {size_text(found['bytes'])}")
     return 0
+
+
+def _runtime(path: str) -> sw.Runtime:
+    """Return a runtime for a file that is there: so far all are of emulated devices."""
+    if not Path(path).is_file():
+        raise MisuseError(
+            f"{path} cannot be read: there is no such file. Name one that "
+            "sapwood.save() wrote"
+        )
+    return sw.Runtime(knobs.current().device or "emulated")
 
 
 def _say(line: str) -> None:
@@ -72,11 +83,11 @@ def run(path: str, inputs: Sequence[str], outputs: Sequence[str]) -> int:
     """Call the function in a file on arrays from files; return 0.
 
     ``inputs`` are paths of ``.npy`` files, in the order of the arguments whose
-    contents were not saved, or ``NAME=PATH``. ``outputs`` are paths to write the
-    resulting arrays to, in their order; those left over are described.
+    contents were not saved, or of all, or ``NAME=PATH``. ``outputs`` are paths to
+    write the resulting arrays to, in their order; those left over are described.
     """
     named, unnamed = _split(inputs)
-    with sw.Runtime() as runtime:
+    with _runtime(path) as runtime:
         function = runtime.load(path, nested=False)
         saved, arrays = _choose(function.bundle.recordings, named, unnamed)
         leaves = [
@@ -107,8 +118,13 @@ def _split(inputs: Sequence[str]) -> tuple[dict[str, Any], list[Any]]:
 def _read(path: str) -> Any:
     try:
         found = np.load(path, allow_pickle=False)
-    except (EOFError, OSError, ValueError) as error:
-        raise MisuseError(f"{path} is no array that can be read: {error}") from error
+    except OSError as error:
+        why = error.strerror or error
+        raise MisuseError(f"{path} cannot be read: {why}. Name a .npy file") from error
+    except (EOFError, ValueError) as error:
+        raise MisuseError(
+            f"{path} is no array in a .npy file. Write one, with numpy.save"
+        ) from error
     if not isinstance(found, np.ndarray):
         found.close()
         raise MisuseError(f"{path} holds several arrays: write one, with numpy.save")
@@ -122,7 +138,9 @@ def _choose(
     told: list[str] = []
     for saved in recordings:
         texts = dict(zip(saved.names, saved.texts, strict=True))
-        asked = [n for n in saved.names if n not in named and n not in saved.pinned]
+        asked = [name for name in saved.names if name not in named]
+        if len(unnamed) < len(asked):
+            asked = [name for name in asked if name not in saved.pinned]
         hosts = named | dict(zip(asked, unnamed, strict=False))
         if (
             len(asked) == len(unnamed)
@@ -139,8 +157,8 @@ def _choose(
     raise MisuseError(
         f"no recording in the file takes these inputs ({', '.join(given) or 'none'}). "
         f"They take: {'; or '.join(told)}. Give each with --input PATH in this order, "
-        "or with --input NAME=PATH; those that are saved may be left out, and are only "
-        "given by name"
+        "or with --input NAME=PATH. The contents of those that are saved, as they were "
+        "at one address in all calls, may be left out: all of them, or by name"
     )
 
 

@@ -2,14 +2,20 @@
 
 Exit codes: 0 a plan was made, within ``--capacity`` if that was given; 1 no plan within
 ``--capacity`` was found, and the best one is told and written all the same; 2 wrong
-usage, or a table that cannot be read.
+usage, or a table that cannot be read; 130 interrupted, and the best plan till then is
+told and written.
 """
 
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from sapwood import knobs
 from sapwood.allocator import planner
@@ -18,6 +24,9 @@ from sapwood.allocator.planner import Plan
 from sapwood.errors import InternalError, MisuseError
 from sapwood.graphs.whole import replace_file
 from sapwood.units import size_text
+
+_PAUSE: Final = 0.5
+"""Seconds between what is shown of a search."""
 
 
 def plan(
@@ -36,12 +45,18 @@ def plan(
     takes them. Returns 1 where the plan is not within the capacity. Raises
     `MisuseError` for what cannot be read, written or planned.
     """
-    most = None if capacity is None else knobs.limit("--capacity", capacity)
+    most = None if capacity is None else knobs.limit("--capacity", capacity, "1 B")
     table = parse_lifetimes(path, _read(path))
     target = None if output is None else _target(path, output, table)
-    made = planner.plan(
-        table.buffers, capacity=most, seconds=seconds, alignment=alignment, seed=seed
-    )
+    with _watching(path) as watch:
+        made = planner.plan(
+            table.buffers,
+            capacity=most,
+            seconds=seconds,
+            alignment=alignment,
+            seed=seed,
+            goes_on=watch.goes_on,
+        )
     wrong = planner.violations(table.buffers, made.offsets, alignment)
     if wrong:
         raise InternalError(f"a plan is sound, but {wrong[0].text}")
@@ -53,8 +68,53 @@ def plan(
         _tell(path, table, made)
     if most is not None and made.height > most:
         _complain(made, most)
-        return 1
-    return 0
+    if watch.interrupted:
+        print("sapwood: interrupted; this is the best plan till then", file=sys.stderr)
+        return 130
+    return int(most is not None and made.height > most)
+
+
+class _Watch:
+    """Shows on a terminal how far a search is; the first Control-C ends it."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.interrupted = name, False
+        self._began = self._shown = time.monotonic()
+        self._is_seen = sys.stderr.isatty()
+
+    def interrupt(self, *_: object) -> None:
+        """End the search; once more ends the command."""
+        self.interrupted = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def goes_on(self, best: int) -> bool:
+        """Show the best height so far, twice a second; return whether to go on."""
+        now = time.monotonic()
+        if self._is_seen and now - self._shown > _PAUSE:
+            self._shown = now
+            text = f"{self.name}: {best:,} bytes so far, {now - self._began:.0f} s"
+            print(f"\r{text:<72}", end="", file=sys.stderr, flush=True)
+        return not self.interrupted
+
+    def end(self) -> None:
+        """Clear what was shown."""
+        if self._shown > self._began:
+            print(f"\r{'':72}\r", end="", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _watching(path: str) -> Iterator[_Watch]:
+    watch = _Watch(Path(path).stem)
+    try:
+        before = signal.signal(signal.SIGINT, watch.interrupt)
+    except ValueError:  # not on the main thread, which gets all signals
+        before = None
+    try:
+        yield watch
+    finally:
+        watch.end()
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
 
 
 def _read(path: str) -> bytes:

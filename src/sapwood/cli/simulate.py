@@ -56,7 +56,7 @@ def simulate(
 
 
 def _memory(said: str | None) -> Size | None:
-    size = knobs.limit("--device-memory", said)
+    size = knobs.limit("--device-memory", said, "1 B")
     if size is not None and size > MOST_MEMORY:
         raise MisuseError(
             f"--device-memory={said!r} is more than any device has. Give at most "
@@ -94,7 +94,7 @@ def _mib(size: int) -> str:
     return f"{size / (1 << 20):,.1f} MiB"
 
 
-def _show(trace: Trace, outcomes: Iterable[Outcome]) -> None:
+def _show(trace: Trace, outcomes: Sequence[Outcome]) -> None:
     title = (
         f"{trace.name}: {len(trace.buffers):,} buffers, at most "
         f"{_mib(trace.peak)} alive at once"
@@ -102,7 +102,6 @@ def _show(trace: Trace, outcomes: Iterable[Outcome]) -> None:
     rows = (
         (
             outcome.policy,
-            POLICIES[outcome.policy].about,
             _mib(outcome.reserved),
             "ran out" if outcome.ratio is None else f"{outcome.ratio:.3f}",
             f"{outcome.driver_calls:,}",
@@ -111,7 +110,9 @@ def _show(trace: Trace, outcomes: Iterable[Outcome]) -> None:
         for outcome in outcomes
     )
     numbers = (">reserved", ">to peak", ">driver calls", ">seconds")
-    print_table(title, ("policy", "what it is", *numbers), rows)
+    print_table(title, ("policy", *numbers), rows)
+    for outcome in outcomes:
+        print(f"{outcome.policy:14} {POLICIES[outcome.policy].about}")
     for outcome in outcomes:
         if failure := outcome.failure:
             print(

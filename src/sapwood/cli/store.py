@@ -7,17 +7,20 @@ usage. Only `gc` changes anything.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from sapwood import knobs
 from sapwood.cli.tables import print_table
 from sapwood.errors import MisuseError, StoreError
 from sapwood.persist.api import Item
-from sapwood.persist.disk import DiskStore
+from sapwood.persist.disk import DiskStore, is_store
 from sapwood.persist.entries import Entries
 from sapwood.persist.entries import verify as findings_in
 from sapwood.persist.key import Key, Manifest, diff, nearest
@@ -27,6 +30,7 @@ from sapwood.units import size_text
 _SHOWN = 12
 """Digits of a digest that people are shown; a command takes as many as tell it."""
 _LONG = 60
+_DIGEST: Final = re.compile(r"(?:sha256 )?([0-9a-f]{64}|[0-9a-f]{8}…)")
 
 
 def ls(path: str | None, as_json: bool = False) -> int:
@@ -110,6 +114,8 @@ def _folder(path: str | None) -> str:
         raise MisuseError("no store was named. Give --path, or set SAPWOOD_STORE")
     if not Path(path).expanduser().is_dir():
         raise MisuseError(f"{path} is no folder. Name the folder of a store")
+    if not is_store(path):
+        raise MisuseError(f"{path} holds no store. Name the folder of one")
     return path
 
 
@@ -189,38 +195,60 @@ def _show_listing(
             manifest.key.digest[:_SHOWN],
             f"{_when(item):%Y-%m-%d %H:%M}",
             size_text(sum(part.size for part in manifest.parts)),
-            ", ".join(part.name for part in manifest.parts),
             _title(manifest.key),
         )
         for item, manifest in stored
     )
-    print_table(path, ("entry", ">last used", ">size", "parts", "key"), rows)
+    print_table(path, ("entry", ">last used", ">size", "what"), rows)
     size = size_text(sum(item.size for item in items))
     print(f"{len(stored)} entries, {len(items)} values, {size}")
 
 
 def _title(key: Key) -> str:
-    """Return what a key is about: its function, or else all of its components."""
+    """Return what a key is about: a function's call, or else all of its components."""
     components = dict(key.components)
     if "function" in components:
-        function = value_text(components.pop("function"), _LONG)
-        return f"{function}, and {len(components)} more components"
+        function = value_text(components["function"], _LONG)
+        return f"{function}({_arrays(components.get('signature', b''))})"
     return ", ".join(f"{label}: {value_text(v, 24)}" for label, v in key.components)
+
+
+def _arrays(signature: bytes) -> str:
+    """Return the arrays of a call, by dtype and shape, as far as that is told."""
+    try:
+        return ", ".join(map(_leaf, from_text(signature)[1]))
+    except (IndexError, KeyError, StoreError, TypeError, ValueError):
+        return "…"
+
+
+def _leaf(leaf: Any) -> str:
+    """Return a call's leaf: an array's layout, or the type of a plain value."""
+    kind, *rest = leaf
+    return f"{np.dtype(rest[2])}{rest[0][1:]}" if kind == "tuple" else str(kind)
+
+
+def _shown(value: bytes) -> str:
+    """Return a component's value for people, a digest by its first digits."""
+    text = value_text(value)
+    digest = _DIGEST.fullmatch(text)
+    return f"{digest[1][:8]}…" if digest else value_text(value, _LONG)
 
 
 def _show_difference(ours: Key, theirs: Key) -> None:
     differences = diff(ours, theirs)
     digests = (key.digest[:_SHOWN] for key in (ours, theirs))
-    rows = (
+    rows = [
         (
-            difference.label,
+            difference.label.replace("reads ", "", 1),
             *(
-                "-" if value is None else value_text(value, _LONG)
+                "-" if value is None else _shown(value)
                 for value in (difference.ours, difference.theirs)
             ),
         )
         for difference in differences
-    )
+    ]
     print_table("Where the keys differ", ("component", *digests), rows)
+    if any(map(_DIGEST.fullmatch, (text for _, *texts in rows for text in texts))):
+        print("A digest stands for code or attributes: what is named has changed.")
     equal = len(set(ours.components) & set(theirs.components))
     print(f"components that differ: {len(differences)}, equal: {equal}")

@@ -29,6 +29,8 @@ from sapwood.persist.key import ENTRY, needs
 from sapwood.units import Size, size_text
 
 _FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW
+_INSIDE: Final = "v1"
+"""The folder in a store's that all of it is in, by the version of its form."""
 
 
 class Files:
@@ -125,7 +127,7 @@ class Folder:
 
     def __init__(self, path: str, files: Files) -> None:
         self.path, self.files = path, files
-        self.inside = f"{path}/v1"
+        self.inside = f"{path}/{_INSIDE}"
         self.new = f"{self.inside}/new"
         self.damaged = f"{self.inside}/damaged"
 
@@ -317,6 +319,11 @@ class Trimmed:
     removed: tuple[str, ...]
     swept: int
     left: Size
+
+
+def is_store(path: str) -> bool:
+    """Return whether anything was ever stored in a folder."""
+    return (Path(path).expanduser() / _INSIDE).is_dir()
 
 
 class DiskStore:

@@ -67,7 +67,8 @@ def read(path: str | os.PathLike[str]) -> dict[str, bytes]:
     try:
         return split(Path(path).read_bytes())
     except OSError as error:
-        raise StoreError(f"{os.fspath(path)} cannot be read: {error}") from error
+        why = error.strerror or str(error)
+        raise StoreError(f"{os.fspath(path)} cannot be read: {why}") from error
 
 
 def load_from(

@@ -171,3 +171,17 @@ def test_what_cannot_be_is_refused(buffers, changes, what):
     """Impossible arguments are named, with what to give."""
     with pytest.raises(MisuseError, match=f"{what}.*Give"):
         plan([Buffer(*row) for row in buffers], **changes)
+
+
+def test_a_search_ends_when_it_is_told_to():
+    """With the best height that was told; what is asked comes again and again."""
+    buffers, heights = _read(HARD / "mm_A.csv"), []
+
+    def goes_on(best):
+        heights.append(best)
+        return len(heights) < 50
+
+    made = plan(buffers, seconds=600, goes_on=goes_on)
+    assert len(heights) >= 50
+    assert made.height == min(heights)
+    assert not violations(buffers, made.offsets)

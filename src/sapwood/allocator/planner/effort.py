@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
@@ -11,9 +12,10 @@ from dataclasses import dataclass, field
 class Effort:
     """How long to search on, which depends on the best height found so far, in bytes.
 
-    A height of ``enough`` ends it. It lasts for ``seconds``, but for ``polish`` where
-    the height is at most ``near``; and for at most ``most`` steps. What a search
-    does depends on its steps alone: the seconds only end it.
+    A height of ``enough`` ends it, and ``goes_on``, which is asked often, once there
+    is one. It lasts for ``seconds``, but for ``polish`` where the height is at most
+    ``near``; and for at most ``most`` steps. What a search does depends on its steps
+    alone: the seconds only end it.
     """
 
     enough: int
@@ -23,6 +25,7 @@ class Effort:
     most: int | None = None
     steps: int = 0
     best: int | None = None
+    goes_on: Callable[[int], bool] | None = None
     _started: float = field(default_factory=time.monotonic)
 
     @property
@@ -32,7 +35,10 @@ class Effort:
 
     def late(self) -> bool:
         """Return whether the time is over."""
-        is_near = self.best is not None and self.best <= self.near
+        best = self.best
+        if best is not None and self.goes_on is not None and not self.goes_on(best):
+            return True
+        is_near = best is not None and best <= self.near
         allowed = min(self.seconds, self.polish) if is_near else self.seconds
         return self.elapsed >= allowed
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from sapwood.allocator.planner.buffers import Buffer, lower_bound
@@ -51,6 +51,7 @@ def plan(
     alignment: int = 1,
     seed: int = 0,
     steps: int | None = None,
+    goes_on: Callable[[int], bool] | None = None,
 ) -> Plan:
     """Return the best plan found: no two buffers overlap that are in use at once.
 
@@ -58,7 +59,8 @@ def plan(
     lower bound), or after ``seconds``. None: 45; of more than 1,000 buffers 5 once the
     height is within 1 % of the lower bound. The first packing, the largest buffers
     first, takes the time it needs. Offsets are multiples of ``alignment``. After a
-    given number of ``steps`` the plan depends on nothing but ``seed``.
+    given number of ``steps`` the plan depends on nothing but ``seed``. ``goes_on`` is
+    called with the best height so far, often; where it returns False, that is the plan.
 
     Raises `MisuseError` for impossible buffers, an alignment below 1, and negative
     capacities, seconds or steps.
@@ -73,6 +75,7 @@ def plan(
         near=bound + bound // _NEAR if impatient else 0,
         polish=_POLISH,
         most=steps,
+        goes_on=goes_on,
     )
     begins = _pack(instance, effort, seed)
     height = Size(instance.height(begins))

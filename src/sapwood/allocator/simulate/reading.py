@@ -158,14 +158,16 @@ def read_trace(path: str | Path, device: int | None = None) -> Trace:
     if header == list(COLUMNS):
         return from_rmm(source.stem, text)
     if set(header) & set(lifetimes.COLUMNS):
-        return _from_lifetimes(source.stem, data)
+        return _from_lifetimes(source, data)
     raise _unknown(source)
 
 
-def _from_lifetimes(name: str, data: bytes) -> Trace:
-    table = lifetimes.parse_lifetimes(name, data)
+def _from_lifetimes(source: Path, data: bytes) -> Trace:
+    table = lifetimes.parse_lifetimes(str(source), data)
     rows = zip(table.ids, table.buffers, table.streams, strict=True)
-    return Trace.of(name, [Buffer(key, *each, stream) for key, each, stream in rows])
+    return Trace.of(
+        source.stem, [Buffer(key, *each, stream) for key, each, stream in rows]
+    )
 
 
 def _unknown(source: Path) -> MisuseError:

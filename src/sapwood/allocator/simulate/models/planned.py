@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from operator import add
+from typing import Final
 
 from sapwood.allocator import planner
 from sapwood.allocator.caching.settings import Settings
@@ -10,12 +12,14 @@ from sapwood.allocator.simulate.models.model import Model, round_up
 from sapwood.allocator.simulate.trace import Trace
 from sapwood.units import Size
 
+_STEPS: Final = 20
+"""How long the planner searches: without a clock, a layout is always the same."""
+
 
 class Planned(Model):
     """Hands out the offsets of a layout, in the order of the requests, each time over.
 
-    The planner lays out the largest first, without search and without a clock, so that
-    a layout is always the same. All of its memory is taken with the first request.
+    All of its memory is taken with the first request.
     Streams share it: whoever follows such a layout orders them by events.
     """
 
@@ -23,12 +27,12 @@ class Planned(Model):
         super().__init__(settings, total)
         served = [trace.buffers[step] for step in trace.steps if step >= 0]
         sizes = [Size(round_up(buffer.size, settings)) for buffer in served]
-        self._offsets = planner.largest_first(
-            [
-                planner.Buffer(buffer.lower, buffer.upper, size)
-                for buffer, size in zip(served, sizes, strict=True)
-            ]
-        )
+        buffers = [
+            planner.Buffer(buffer.lower, buffer.upper, size)
+            for buffer, size in zip(served, sizes, strict=True)
+        ]
+        made = planner.plan(buffers, seconds=math.inf, steps=_STEPS)
+        self._offsets = made.offsets
         self._height = max(map(add, self._offsets, sizes), default=0)
         self._served = 0
 
