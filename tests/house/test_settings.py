@@ -31,15 +31,17 @@ WRONG = {
 }
 
 
-def test_the_page_is_current(root):
-    """docs/settings.md is what ``scripts/settings`` prints."""
+@pytest.mark.parametrize("name", ["settings", "functions"])
+def test_the_page_is_current(root, name):
+    """A page that a script prints is what the script prints."""
     printed = subprocess.run(
-        [sys.executable, root / "scripts/settings"],
+        [sys.executable, root / "scripts" / name],
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    assert (root / "docs/settings.md").read_text() == printed
+    page = {"settings": "settings", "functions": "numpy"}[name]
+    assert (root / f"docs/{page}.md").read_text() == printed
 
 
 def test_arguments_are_told_of_what_takes_them():

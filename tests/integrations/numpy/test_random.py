@@ -24,6 +24,13 @@ DRAWS = (
     lambda g, n: g.integers(0, 2**40, n, endpoint=True),
     lambda g, n: g.integers(0, 2, n, dtype=np.uint16),
     lambda g, n: g.permutation(n if isinstance(n, int) else 7),
+    lambda g, n: g.binomial(10, 0.3, n),
+    lambda g, n: g.gamma(2.0, scale=3.0, size=n),
+    lambda g, n: g.poisson(4.0, n),
+    lambda g, n: g.standard_t(3, size=n),
+    lambda g, n: g.zipf(a=2.5, size=n),
+    lambda g, n: g.choice(9, n),
+    lambda g, n: g.choice(5, n, p=[0.1, 0.2, 0.3, 0.2, 0.2]),
 )
 
 
@@ -58,6 +65,8 @@ def test_misuse_is_named(lab):
     generator = make_generator(lab.device, 1)
     with pytest.raises(TypeError, match=r"normal takes a plain number for loc"):
         generator.normal(lab.up(np.zeros(3)))
+    with pytest.raises(TypeError, match=r"gamma takes plain numbers"):
+        generator.gamma(lab.up(np.zeros(3)))
     with pytest.raises(TypeError):
         generator.random(3, dtype=np.int32)
     assert "Philox" in repr(generator)
@@ -85,3 +94,11 @@ def test_every_place_that_numpy_gives_is_kept(lab):
             int(np.asarray(ours.state)[10]) == numpys.bit_generator.state["buffer_pos"]
         )
         lab.same(ours.random(1), numpys.random(1))
+
+
+def test_elements_of_an_array_are_chosen(lab):
+    """The places are drawn, and the elements taken on the device."""
+    host, x = lab.pair("d", (5, 2))
+    ours, numpys = make_generator(lab.device, 3), np.random.Philox(3)
+    chosen = np.random.Generator(numpys).choice(host, 4, replace=False)
+    lab.same(ours.choice(x, 4, replace=False), chosen)

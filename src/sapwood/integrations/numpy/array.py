@@ -28,6 +28,7 @@ from sapwood.integrations.numpy.functions import (
     imaginary,
     power,
 )
+from sapwood.integrations.numpy.launch import mutate
 
 _UNLIKE: Final = (type(None), str, bytes)
 """What no element of an array equals."""
@@ -142,6 +143,13 @@ class Array(Faced, NDArrayOperatorsMixin):
     def item(self, *index: Any) -> Any:
         """Return one element as a Python number."""
         return download(self, "x.item()").item(*index)
+
+    def tobytes(self, order: Any = "C") -> bytes:
+        """Return the bytes of all elements."""
+        return download(self, "x.tobytes()").tobytes(order)
+
+    def __contains__(self, value: object) -> bool:
+        return value in download(self, "value in x")
 
     def tolist(self) -> Any:
         """Return the elements as nested lists of Python numbers."""
@@ -274,11 +282,25 @@ class Array(Faced, NDArrayOperatorsMixin):
         conjugate: Array = np.conjugate(self)  # type: ignore[assignment]
         return conjugate
 
+    conjugate = conj
+
+    # In place.
+
+    def sort(self, axis: int = -1, kind: Any = None) -> None:
+        """Sort the elements along an axis, in place."""
+        mutate("sort", self, ((axis, kind), ()))
+
+    def partition(self, kth: Any, axis: int = -1, kind: Any = "introselect") -> None:
+        """Have the elements ``kth`` along an axis be where sorting puts them."""
+        kth = tuple(kth) if isinstance(kth, list) else kth
+        mutate("partition", self, ((kth, axis, kind), ()))
+
 
 _METHODS: Final = (
-    *(np.all, np.any, np.argmax, np.argmin, np.argsort, np.clip, np.cumprod),
-    *(np.cumsum, np.dot, np.max, np.mean, np.min, np.nonzero, np.prod, np.repeat),
-    *(np.round, np.std, np.sum, np.take, np.trace, np.var),
+    *(np.all, np.any, np.argmax, np.argmin, np.argpartition, np.argsort, np.choose),
+    *(np.clip, np.cumprod, np.cumsum, np.dot, np.max, np.mean, np.min, np.nonzero),
+    *(np.prod, np.put, np.repeat, np.round, np.searchsorted, np.std, np.sum, np.take),
+    *(np.trace, np.var),
 )
 """NumPy's functions that are methods."""
 

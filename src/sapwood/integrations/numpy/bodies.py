@@ -35,12 +35,13 @@ class Body:
     bind: Bind
     dry: Bind | None = None
 
-    def results(self, given: Given, *args: Any) -> Sequence[Any]:
-        """Return the arrays that come out where the caller gave ``given``."""
-        return _several((self.dry or self.bind)(given, *args)())
+    def results(self, given: Given, *args: Any) -> Any:
+        """Return what comes out where the caller gave ``given``."""
+        return (self.dry or self.bind)(given, *args)()
 
 
-def _several(result: Any) -> Sequence[Any]:
+def several(result: Any) -> Sequence[Any]:
+    """Return the arrays that a function gives."""
     if result is None:
         return ()
     return result if isinstance(result, (tuple, list)) else (result,)
@@ -56,21 +57,65 @@ def filling(function: Callable[..., Any]) -> Body:
 
 
 def quiet(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a reduction that does not warn of too few elements.
+    """Return a reduction that does not warn of too few elements, or of NaNs alone.
 
     Where warnings are errors, one would end the stream that the kernel runs on. Filters
     are changed for such calls alone: others' warnings are shown anew after that.
     """
 
-    def run(a: Any, **options: Any) -> Any:
+    def run(a: Any, *args: Any, **options: Any) -> Any:
         freedom = options.get("ddof") or options.get("correction") or 0
-        if freedom < min(np.shape(a), default=1):
-            return function(a, **options)
+        few = freedom >= min(np.shape(a), default=1)
+        if not few and not (a.dtype.kind in "fc" and np.isnan(a).any()):
+            return function(a, *args, **options)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            return function(a, **options)
+            return function(a, *args, **options)
 
     return run
+
+
+def solving(
+    function: Callable[..., Any], probe: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
+    """Return a function of stacked matrices that gives NaN where NumPy raises.
+
+    A kernel cannot raise `numpy.linalg.LinAlgError`, as for a singular matrix: that
+    would end the stream. ``probe`` raises for the same matrices, by default the
+    function itself. Errors of shapes are raised all the same.
+    """
+
+    def run(a: Any, *args: Any, **options: Any) -> Any:
+        try:
+            return function(a, *args, **options)
+        except np.linalg.LinAlgError:
+            fit, unfit = _mended(np.array(a), probe or function)
+        found = function(fit, *args, **options)
+        outs = [np.array(each) for each in several(found)]
+        for each in outs:
+            each[unfit] = np.nan
+        return together(outs, type(found) if isinstance(found, tuple) else None)
+
+    return run
+
+
+def _mended(stack: Array, probe: Callable[..., Any]) -> tuple[Array, Array]:
+    """Return matrices, unit ones where a function raises, and where that is."""
+    unfit = np.zeros(stack.shape[:-2], np.bool_)
+    for place in np.ndindex(unfit.shape) if stack.ndim > 1 else ():
+        try:
+            probe(stack[place])
+        except np.linalg.LinAlgError:
+            unfit[place] = True
+            stack[place] = np.eye(*stack.shape[-2:])
+    return stack, unfit
+
+
+def together(outs: Sequence[Any], kind: type | None) -> Any:
+    """Return arrays as a function of NumPy's gives them: the one, or in a container."""
+    if kind is None:
+        return outs[0]
+    return kind(*outs) if hasattr(kind, "_fields") else kind(outs)
 
 
 def copying(function: Callable[..., Any]) -> Body:
@@ -83,7 +128,7 @@ def copying(function: Callable[..., Any]) -> Body:
         made = dry(outs, args, options)
 
         def run() -> None:
-            for out, result in zip(outs, _several(made()), strict=True):
+            for out, result in zip(outs, several(made()), strict=True):
                 np.copyto(out, result)
 
         return run
@@ -184,8 +229,21 @@ def _constant(ufunc: np.ufunc, value: complex, dtype: np.dtype[Any]) -> Any:
 
 
 DRAWS: Final = (
-    *("exponential", "integers", "normal", "permutation", "random", "uniform"),
-    *("standard_exponential", "standard_normal"),
+    *(
+        "beta",
+        "binomial",
+        "chisquare",
+        "choice",
+        "exponential",
+        "f",
+        "gamma",
+        "geometric",
+    ),
+    *("gumbel", "integers", "laplace", "logistic", "lognormal", "logseries"),
+    *("negative_binomial", "normal", "pareto", "permutation", "poisson", "power"),
+    *("random", "rayleigh", "standard_cauchy", "standard_exponential"),
+    *("standard_gamma", "standard_normal", "standard_t", "triangular", "uniform"),
+    *("vonmises", "wald", "weibull", "zipf"),
 )
 _FILLING: Final = frozenset(("random", "standard_exponential", "standard_normal"))
 

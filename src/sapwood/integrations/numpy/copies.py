@@ -35,10 +35,8 @@ def constant(value: Any, name: str) -> Any:
     if isinstance(value, (Faced, bool, int, float, complex)):
         return value
     named = f"host array of shape {value.shape}" if is_host else type(value).__name__
-    raise TypeError(
-        f"numpy.{name} of a sapwood array does not take a {named}; bring host data to "
-        "the device with rt.array(...) first"
-    )
+    hint = "; bring it to the device with rt.array(...) first" if is_host else ""
+    raise TypeError(f"numpy.{name} of a sapwood array does not take a {named}{hint}")
 
 
 def upload(kind: type[A], device: Device, host: Any) -> A:
@@ -302,7 +300,7 @@ def _item(item: Any) -> Any:
         return item
     if isinstance(item, (bool, np.bool_)):
         return np.asarray(item)
-    if isinstance(item, (list, np.ndarray)) and np.ndim(item):
+    if isinstance(item, (list, tuple, np.ndarray)) and np.ndim(item):
         if isinstance(item, np.ndarray) and not is_constant(item):
             host_data("a host array as an index")
         array = np.asarray(item)

@@ -15,9 +15,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from sapwood.integrations.numpy.bodies import several, together
 from sapwood.integrations.numpy.copies import (
     CREATORS,
     LIKES,
+    assign,
     constant,
     converted,
     download,
@@ -29,8 +31,17 @@ from sapwood.integrations.numpy.copies import (
     source,
 )
 from sapwood.integrations.numpy.faced import A, Faced
-from sapwood.integrations.numpy.kernels import COPYING, FILLING, SUMMARIES, UFUNCS
-from sapwood.integrations.numpy.launch import arrays_in, made, mutate
+from sapwood.integrations.numpy.kernels import (
+    COPYING,
+    ESTIMATES,
+    FILLING,
+    LINALG,
+    SOLVING,
+    SUMMARIES,
+    UFUNCS,
+    WRITING,
+)
+from sapwood.integrations.numpy.launch import arrays_in, given_as, made, mutate
 
 _PRODUCTS: Final = frozenset(u for u in UFUNCS.values() if u.signature)
 _DEFAULTS: Final = {"order": "K", "subok": True, "where": True}
@@ -151,6 +162,8 @@ VIEWS: Final[tuple[Callable[..., Any], ...]] = (
     *(np.broadcast_arrays, np.broadcast_to, np.diagonal, np.real),
     *(np.flip, np.fliplr, np.flipud, np.rot90, np.moveaxis, np.rollaxis),
     *(np.matrix_transpose, np.swapaxes, np.transpose),
+    *(np.linalg.diagonal, np.linalg.matrix_transpose),
+    np.lib.stride_tricks.sliding_window_view,
     *(np.array_split, np.dsplit, np.hsplit, np.split, np.unstack, np.vsplit),
 )
 """Functions that make views of their first argument without reading elements."""
@@ -244,12 +257,16 @@ def _general(kernel: str, name: str) -> Callable[..., Any]:
         )
         values = tuple(_frozen(value, name) for value in args)
         like = next(arrays_in((values, named, out)))
-        return made(like, kernel, (values, named), (out,))[0]
+        return given_as(like, kernel, (values, named), out)
 
     return run
 
 
-_LEFT_OUT: Final = {"where": "use numpy.where and numpy.sum", "mean": "leave it"}
+_LEFT_OUT: Final = {
+    "where": "use numpy.where and numpy.sum",
+    "mean": "leave it",
+    "weights": "use numpy.sum of products with them",
+}
 """Options of reductions whose meaning depends on values; what to do instead."""
 
 
@@ -262,6 +279,7 @@ def _summary(function: Callable[..., Any]) -> Callable[..., Any]:
         for option, hint in _LEFT_OUT.items():
             if option in given:
                 raise _unsupported(f"{name}({option}=...)", hint)
+        given.pop("overwrite_input", None)  # which a function need not use
         out = given.pop("out", None)
         kernel = f"make:{name}" if out is None else f"fill:{name}"
         return _general(kernel, name)(given.pop("a"), out=out, **given)
@@ -269,11 +287,16 @@ def _summary(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _repeat(a: A, repeats: Any, axis: int | None = None) -> A:
-    if isinstance(repeats, Faced):
-        raise _unsupported("repeat(x, array)", "give the repeats as a list of integers")
-    found: A = _general("make:repeat", "repeat")(a, repeats, axis)
-    return found
+def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose shape depends on the values of its second argument."""
+    name = function.__name__
+    known, unknown = _general(f"make:{name}", name), _read_through(function)
+
+    def run(a: Any, places: Any, *args: Any, **options: Any) -> Any:
+        of = unknown if isinstance(places, Faced) else known
+        return of(a, places, *args, **options)
+
+    return run
 
 
 def _where(condition: Any, *choices: Any) -> Any:
@@ -287,11 +310,31 @@ def _where(condition: Any, *choices: Any) -> Any:
 def _read_through(function: Callable[..., Any]) -> Callable[..., Any]:
     """Functions whose shape depends on values run on the host, and come back."""
 
-    def run(a: A, *args: Any, **options: Any) -> Any:
-        found = function(download(a, f"numpy.{function.__name__}(x)"), *args, **options)
-        if isinstance(found, tuple):
-            return tuple(from_host(type(a), a.device, part) for part in found)
-        return from_host(type(a), a.device, found)
+    def run(*args: Any, **options: Any) -> Any:
+        like = next(arrays_in((args, (*options.values(),))))
+        found = _on_host(function, args, options)
+        outs = [from_host(type(like), like.device, each) for each in several(found)]
+        return together(outs, type(found) if isinstance(found, tuple) else None)
+
+    return run
+
+
+def _on_host(function: Callable[..., Any], args: Any, options: dict[str, Any]) -> Any:
+    """Return what a function says of values on the host."""
+
+    def read(value: Any) -> Any:
+        named = f"numpy.{function.__name__}(x)"
+        return download(value, named) if isinstance(value, Faced) else value
+
+    named = {name: read(value) for name, value in options.items()}
+    return function(*map(read, args), **named)
+
+
+def _said(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Functions that say something of values, as a number of Python's."""
+
+    def run(*args: Any, **options: Any) -> Any:
+        return _on_host(function, args, options)
 
     return run
 
@@ -325,6 +368,44 @@ def _copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -
     mutate("copy", dst, ((src,), options))
 
 
+def _average(a: Any, axis: Any = None, weights: Any = None, **options: Any) -> Any:
+    if weights is None and not options.get("returned"):
+        return np.mean(a, axis, **{k: v for k, v in options.items() if k == "keepdims"})
+    return _read_through(np.average)(a, axis, weights, **options)
+
+
+def _block(arrays: Any) -> Any:
+    values = _frozen(arrays, "block")
+    return made(next(arrays_in((values,))), "make:block", ((values,), ()))[0]
+
+
+def _diag(v: Any, k: int = 0) -> Any:
+    return v.seen(np.diag(v.face, k)) if v.ndim > 1 else np.diagflat(v, k)
+
+
+def _nan_to_num(x: A, copy: bool = True, **options: Any) -> A:
+    found: A = _general("make:nan_to_num", "nan_to_num")(x, **options)
+    if not copy:
+        assign(x, found)
+    return found if copy else x
+
+
+def _writing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that writes into its first argument."""
+    name = function.__name__
+
+    def run(a: Any, *args: Any, **options: Any) -> None:
+        if not isinstance(a, Faced):
+            raise TypeError(
+                f"numpy.{name} cannot write device data into a host array; use "
+                "numpy.asarray(x) to read it"
+            )
+        named = tuple((key, _frozen(value, name)) for key, value in options.items())
+        mutate(name, a, (tuple(_frozen(value, name) for value in args), named))
+
+    return run
+
+
 def _put_along_axis(arr: A, indices: Any, values: Any, axis: int) -> None:
     given = source(arr, values, "numpy.put_along_axis")
     mutate("put_along_axis", arr, ((constant(indices, "take"), given, axis), ()))
@@ -347,9 +428,27 @@ def _copy(a: A, order: Any = "K", **_: Any) -> A:
 
 
 _ASKING: Final = (
-    *(np.iscomplexobj, np.isrealobj, np.ndim, np.result_type, np.shape, np.size),
+    *(np.common_type, np.iscomplexobj, np.isrealobj, np.ndim, np.result_type),
+    *(np.shape, np.size),
 )
-_READING: Final = np.argwhere, np.flatnonzero, np.nonzero, np.unique
+READING: Final = (
+    *(np.argwhere, np.bincount, np.compress, np.extract, np.flatnonzero),
+    *(np.histogram, np.histogram2d, np.histogram_bin_edges, np.histogramdd),
+    *(np.intersect1d, np.linalg.eig, np.linalg.eigvals, np.linalg.lstsq),
+    *(np.linalg.matrix_rank, np.nanargmax, np.nanargmin, np.nonzero, np.poly),
+    *(np.polyfit, np.real_if_close, np.roots, np.setdiff1d, np.setxor1d),
+    *(np.trim_zeros, np.union1d, np.unique, np.unique_all, np.unique_counts),
+    *(np.unique_inverse, np.unique_values),
+)
+"""Functions whose result has a shape or dtype that depends on values."""
+_ALIKE: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
+    np.linalg.matmul: np.matmul,
+    np.linalg.trace: lambda x, /, *, offset=0, dtype=None: np.trace(
+        x, offset, -2, -1, dtype
+    ),
+    np.linalg.vecdot: np.vecdot,
+}
+"""Functions that are others, by another name."""
 _REDUCTIONS: Final = (
     (np.add, (np.sum,)),
     (np.multiply, (np.prod,)),
@@ -364,20 +463,30 @@ FUNCTIONS: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
     **{f: _general(f"fill:{name}", name) for name, f in FILLING.items()},
     **{f: viewed(f) for f in VIEWS},
     **{f: reduction(ufunc) for ufunc, fs in _REDUCTIONS for f in fs},
+    **{f: _general(f"make:{name}", name) for name, f in LINALG.items()},
+    **{f: _general(f"make:{name}", name) for name, f in ESTIMATES.items()},
+    **{f: _general(f"make:{name}", name) for name, f in SOLVING.items()},
     **{f: _summary(f) for f in SUMMARIES.values()},
+    **{f: _writing(f) for f in WRITING.values()},
+    **{f: _counted(f) for f in (np.delete, np.insert, np.repeat)},
     **{f: _on_faces(f) for f in _ASKING},
-    **{f: _read_through(f) for f in _READING},
+    **{f: _read_through(f) for f in READING},
     **LIKES,
+    **_ALIKE,
     np.allclose: _allclose,
     np.around: _general("fill:round", "round"),
     np.array_equal: _array_equal,
+    np.array_equiv: _said(np.array_equiv),
     np.astype: _astype,
+    np.average: _average,
+    np.block: _block,
     np.copy: _copy,
     np.copyto: _copyto,
+    np.diag: _diag,
     np.imag: imaginary,
+    np.nan_to_num: _nan_to_num,
     np.put_along_axis: _put_along_axis,
     np.ravel: raveled,
-    np.repeat: _repeat,
     np.reshape: reshaped,
     np.where: _where,
 }

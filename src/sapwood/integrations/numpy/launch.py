@@ -13,6 +13,7 @@ import numpy as np
 
 from sapwood.driver.api import KernelOp
 from sapwood.errors import MisuseError
+from sapwood.integrations.numpy.bodies import together
 from sapwood.integrations.numpy.faced import A, Faced
 from sapwood.integrations.numpy.kernels import IMAGE, results
 from sapwood.integrations.numpy.layout import check_dtype
@@ -94,13 +95,24 @@ def made(
 
     Raises what NumPy raises for such shapes and dtypes, before anything has run.
     """
-    layouts = results(name, pack((tuple(given), *args), bare=True))
+    return _made(like, name, args, given)[0]
+
+
+def given_as(like: A, name: str, args: Sequence[Any], out: A | None) -> Any:
+    """Run kernel ``name`` and return its outputs as NumPy's function does."""
+    return together(*_made(like, name, args, (out,)))
+
+
+def _made(
+    like: A, name: str, args: Sequence[Any], given: Sequence[A | None]
+) -> tuple[tuple[A, ...], type | None]:
+    layouts, kind = results(name, pack((tuple(given), *args), bare=True))
     outs = tuple(
         empty(type(like), like.device, layout) if out is None else out
         for out, layout in zip((*given, *(None,) * len(layouts)), layouts, strict=False)
     )
     launch(name, outs, args)
-    return outs
+    return outs, kind
 
 
 def mutate(name: str, target: Faced, args: Sequence[Any]) -> None:

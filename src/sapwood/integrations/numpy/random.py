@@ -6,15 +6,19 @@ is drawn in whatever order; a replay goes on where the last one ended.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
 
 from sapwood.integrations.numpy.array import Array
+from sapwood.integrations.numpy.bodies import DRAWS
 from sapwood.integrations.numpy.copies import from_host
 from sapwood.integrations.numpy.launch import made
 from sapwood.integrations.strided import WORDS, state_words
 from sapwood.memory.device import Device
+
+_INSTEAD: Final = "scale and shift what it draws on the device instead"
 
 
 class Generator:
@@ -76,18 +80,48 @@ class Generator:
         """Return the integers below ``n`` in random order."""
         return self._draw("permutation", n)
 
+    def choice(
+        self,
+        a: Any,
+        size: Any = None,
+        replace: bool = True,
+        p: Any = None,
+        axis: int = 0,
+    ) -> Array:
+        """Return integers below ``a``, or elements of an array along ``axis``."""
+        count = a.shape[axis] if isinstance(a, Array) else a
+        p = p if p is None else tuple(p)
+        drawn = self._draw("choice", count, size=size, replace=replace, p=p)
+        found: Any = np.take(a, drawn, axis) if isinstance(a, Array) else drawn
+        return found  # type: ignore[no-any-return]
+
     def _draw(self, method: str, *args: Any, **options: Any) -> Array:
+        if any(isinstance(value, Array) for value in args):
+            raise TypeError(f"Generator.{method} takes plain numbers; {_INSTEAD}")
         for name, value in options.items():
             if isinstance(value, Array):
                 raise TypeError(
-                    f"Generator.{method} takes a plain number for {name}; scale and "
-                    "shift what it draws on the device instead"
+                    f"Generator.{method} takes a plain number for {name}; {_INSTEAD}"
                 )
         values = args, tuple(options.items())
         return made(self.state, f"draw:{method}", values, (None, self.state))[0]
 
     def __repr__(self) -> str:
         return f"<Generator Philox, state at {self.state.address:#x}>"
+
+
+def _drawing(method: str) -> Callable[..., Array]:
+    def draw(self: Generator, *args: Any, **options: Any) -> Array:
+        return self._draw(method, *args, **options)
+
+    draw.__name__, draw.__qualname__ = method, f"Generator.{method}"
+    draw.__doc__ = f"Return what ``numpy.random.Generator.{method}`` draws."
+    return draw
+
+
+for _method in DRAWS:
+    if _method not in vars(Generator):
+        setattr(Generator, _method, _drawing(_method))
 
 
 def make_generator(device: Device, seed: Any = None) -> Generator:
