@@ -65,10 +65,21 @@ def _first(_, x, y):
 FUNCTIONS = {_pair: 2, _scaled: 1, _alone: 1, _first: 2}
 
 
+def _plain(rig, here, fn):
+    """Return a function of arrays alone."""
+    return rig.runtime.graph(lambda *args: fn(here, *args))
+
+
+def _nested(rig, here, fn):
+    """Return a function whose arguments come in a dict, behind a plain value."""
+    graphed = rig.runtime.graph(lambda scale, *, given: fn(here, *given["of"][scale]))
+    return lambda *args: graphed(1, given={"of": ((), [*args])})
+
+
 class Beside:
     """The same functions on a device and on the host, and arrays to call them with."""
 
-    def __init__(self, rig, chance):
+    def __init__(self, rig, chance, *, nested=False):
         self.chance = chance
         self.host, self.device = Slots(), Slots()
         self.host.shift, self.host.next = np.arange(LENGTH * 1.0), np.ones(LENGTH)
@@ -83,9 +94,9 @@ class Beside:
             self.hosts.append(host[cut])
             self.given.append(whole[cut])
         here = self.device
+        graph = _nested if nested else _plain
         self.functions = [
-            (rig.runtime.graph(lambda *args, fn=fn: fn(here, *args)), fn, count)
-            for fn, count in FUNCTIONS.items()
+            (graph(rig, here, fn), fn, count) for fn, count in FUNCTIONS.items()
         ]
         self.kept = []
 
@@ -131,10 +142,10 @@ def _same(found, expected):
     return np.asarray(found).tobytes() == np.ascontiguousarray(expected).tobytes()
 
 
-def wrong_turn(seed):
+def wrong_turn(seed, *, nested=False):
     """Return the turn at which something was wrong, or None; and launches by C."""
     rig = Rig(IN_C)
-    beside = Beside(rig, random.Random(seed))
+    beside = Beside(rig, random.Random(seed), nested=nested)
     for turn in range(TURNS):
         if not beside.turn():
             rig.abandon()
@@ -150,10 +161,11 @@ def wrong_turn(seed):
 
 
 @pytest.mark.one_in(2)
+@pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_c_plays_is_right(seed):
+def test_what_c_plays_is_right(seed, nested):
     """Arguments that move, that are written, outputs that are held or dropped."""
-    turn, launches = wrong_turn(seed)
+    turn, launches = wrong_turn(seed, nested=nested)
     assert turn is None
     assert launches > TURNS
 
@@ -376,6 +388,38 @@ def test_what_is_read_has_to_look_as_it_did(monkeypatch, quick, looks):
     del each, before, o.shift, o.next, x, f, play
     gc.collect()
     rig.finish()
+
+
+def test_a_call_with_a_nest_is_played_in_c(rig):
+    """By the arrays in it; where a plain value or the nest is another, it is not."""
+
+    def scaled(pair, factor, *, more, offset=1.0):
+        return {"sum": pair["x"] * factor + more[0], "same": pair["x"]}, offset
+
+    hosts = [np.array([float(number)]) for number in range(3, 6)]
+    f, given = rig.runtime.graph(scaled), [*map(rig.runtime.array, hosts)]
+    calls = (
+        lambda f, x, y, _: f({"x": x}, 2.0, more=(y,)),
+        lambda f, x, y, _: f({"x": x}, 3.0, more=(y,)),
+        lambda f, x, y, z: f({"x": x}, 2.0, more=(y, z)),
+        lambda f, x, y, _: f({"x": y}, 2.0, more=[x], offset=5.0),
+    )
+    for call in calls:
+        expected = call(scaled, *hosts)
+        for turn in range(60):
+            launches = rig.lending.launches
+            found = call(f, *given)
+            assert np.asarray(found[0]["sum"]).tolist() == expected[0]["sum"].tolist()
+            assert found[0]["same"] is given[call is calls[3]]
+            assert found[1] == expected[1]
+            if turn > 40:
+                assert rig.lending.launches == launches + 1
+            del found
+    kept = [calls[3](f, *given)[0]["sum"] for _ in range(3)]
+    assert [np.asarray(each).tolist() for each in kept] == [[11.0]] * 3
+    stats = f.stats()
+    assert stats.replays + stats.recordings + stats.warmups >= 243
+    del kept, given
 
 
 def test_what_changes_while_it_is_put_to_c_is_not_taken_for_as_it_was(monkeypatch):

@@ -131,7 +131,7 @@ def compiled(fast: FastReplay, given: Probe, read: Probe) -> Any:
     """Return a fast replay in C, as things are now; None where there can be none.
 
     The probes are of the arrays of a call that fits, and of those that it read. What is
-    returned is called with such arguments and gives the result, or `MISS`; what it has
+    returned is called with such arrays and gives the result, or `MISS`; what it has
     ``noted()`` is, in turn, when each replay since the last time began, and how long it
     took, in nanoseconds.
     """
@@ -168,10 +168,9 @@ def compiled(fast: FastReplay, given: Probe, read: Probe) -> Any:
 
 def _is_plain(fast: FastReplay) -> bool:
     """Return whether C can do all that calls of this kind need."""
-    last_call, node, program = fast.last_call, fast.node, fast.program
+    node, program = fast.node, fast.program
     return (
-        last_call.flat
-        and not node.ambient.aliasing.ids
+        not node.ambient.aliasing.ids
         and (fast.kept is not None or not (program.made or program.flown))
         and fast.recordings.before_call is None
         and all(i < node.argument_places for i in node.aimed)

@@ -15,6 +15,7 @@ from sapwood.tree.choose.function_cache import Found, FunctionCache
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.node.node import Node
+from sapwood.tree.replay.compiled import MISS
 from sapwood.tree.replay.fast_replay import FastReplay
 from sapwood.tree.replay.last_call import LastCall
 from sapwood.tree.tell.call_log import CallLog
@@ -27,7 +28,7 @@ class FastReplays(ReplaysState):
     """The fast replays of one function, the newest first, and its last call.
 
     ``last_call`` is None where the call before is not remembered. ``players`` are the
-    replays in C, in the same order.
+    replays in C of calls that pass arrays alone, in the same order.
     """
 
     __slots__ = ("__dict__", "__weakref__")
@@ -44,7 +45,7 @@ class FastReplays(ReplaysState):
         self.last_call: LastCall | None = None
         self._latest: Specialization | None = None
         self._ready: tuple[FastReplay, ...] = ()
-        self.players, self.skips = (), call_log.skips
+        self.players, self.skips, self._counts = (), call_log.skips, False
 
     def play(
         self, began: int, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -53,10 +54,14 @@ class FastReplays(ReplaysState):
 
         Raises what a replay raises.
         """
-        recordings = self._recordings
-        device = recordings.device
         if not self._ready:
             return None
+        return self._play_in_c(args, kwargs) or self._play(began, args, kwargs)
+
+    def _play(
+        self, began: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any] | None:
+        recordings, device = self._recordings, self._recordings.device
         with device.lock:
             if device.closed:
                 return None
@@ -64,7 +69,7 @@ class FastReplays(ReplaysState):
                 device.returns.drain_dropped()
             if recordings.before_call is not None:
                 recordings.before_call()
-            if self.players:
+            if self._counts:
                 self.tell()
             for fast in self._ready:
                 again = fast.play(args, kwargs)
@@ -83,6 +88,19 @@ class FastReplays(ReplaysState):
             if fast.put_to_c(arrays, found):
                 self._list()
             return (result,)
+
+    def _play_in_c(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any] | None:
+        """Have C replay a call by its arrays; one of these alone it has tried."""
+        for fast in self._ready:
+            play, last_call = fast.compiled, fast.last_call
+            if play is not None and not last_call.flat:
+                arrays = last_call.arguments(args, kwargs)
+                result = MISS if arrays is None else play(*arrays)
+                if result is not MISS:
+                    return (result,)
+        return None
 
     def let_go(self) -> None:
         """Have all fast replays let go of kept outputs, and C play none of them."""
@@ -104,9 +122,10 @@ class FastReplays(ReplaysState):
                     call_log.played(began, took, node)
 
     def _list(self) -> None:
-        players = (fast.compiled for fast in self._ready)
-        self.players = tuple(each for each in players if each is not None)
-        if self.players:
+        played = [fast for fast in self._ready if fast.compiled is not None]
+        self.players = tuple(fast.compiled for fast in played if fast.last_call.flat)
+        self._counts = bool(played)
+        if played:
             self._recordings.quiet.add(self)
 
     def learn(self, call: Call, found: Found) -> None:
