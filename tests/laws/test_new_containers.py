@@ -458,3 +458,27 @@ def test_threads_make_containers_of_their_own(rt):
     for each in threads:
         each.join()
     assert not wrong
+
+
+def test_another_kind_of_container_in_one_place(agree):
+    """Two functions put theirs there by turns, and find the other's."""
+
+    def program(w):
+        s = types.SimpleNamespace(last=None)
+
+        def train(x):
+            s.last = {"h": x + 1}
+
+        def evaluate(x):
+            s.last = (x * 2, x)
+
+        def keep(x):
+            s.last = [x * 3]
+
+        functions = [w.graph(each) for each in (train, evaluate, keep)]
+        x = w.values(4)
+        for i in range(18):
+            functions[i % 3](x)
+            yield s.last
+
+    agree(program)

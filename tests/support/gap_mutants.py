@@ -43,6 +43,7 @@ from sapwood.tree.node.outputs import _Known
 from sapwood.tree.record import host_data, taking
 from sapwood.tree.record.repeated import _differs
 from sapwood.tree.record.staging import Swaps
+from sapwood.tree.regions.chain import Passage
 from sapwood.tree.regions.rerun import Begun, Rerun
 from sapwood.tree.replay import compiled
 from sapwood.tree.replay.replay import order
@@ -89,6 +90,36 @@ GAP_MUTANTS: Final = (
         "in ():",
     ),
     mutant(
+        "what graphed functions write in a region is not counted",
+        Begun._written,
+        "untold = self._device.pages.writes != self._writes",
+        "untold = False",
+    ),
+    mutant(
+        "a region binds what it was passed, and not what that is",
+        Rerun._as_own,
+        "theirs, mine = ([pair[k] for pair in self._pairs] for k in range(2))",
+        "return value",
+    ),
+    mutant(
+        "arrays that a region before the last has bound are found before it",
+        Begun.follows,
+        "[*plain, *other]",
+        "[*plain]",
+    ),
+    mutant(
+        "an array that the function had from before is another",
+        Passage._admitted,
+        "self._known.get(path) is not ambient.arrays[i]",
+        "False",
+    ),
+    mutant(
+        "what a region has bound is written, and not saved",
+        Passage._save,
+        "self.begun is None or link.live is None or link.idle",
+        "True",
+    ),
+    mutant(
         "what a region did to arguments is found before it",
         Begun.refilled,
         "in self._containers]",
@@ -97,7 +128,7 @@ GAP_MUTANTS: Final = (
     mutant(
         "what a region filled is lost",
         Rerun._leave,
-        "fill(mine, mapped(now, self._mine))",
+        "fill(mine, mapped(now, self._as_own))",
         "pass",
     ),
     mutant(

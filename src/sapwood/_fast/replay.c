@@ -42,6 +42,7 @@ static PyObject *played(struct replay *r, PyObject *const *call, int *begun) {
   /* What the driver refuses has done nothing, and is tried again where it can say so.
    */
   *begun = !launched(r);
+  r->pages->writes += *begun ? r->writes : 0;
   shown = *begun ? result(r, call, found) : NULL;
   Py_XDECREF(found);
   Py_XDECREF(kept);
@@ -216,6 +217,7 @@ static int read_state(struct replay *r) {
   r->given = (const struct probe *)item(at(r, PROBES), 0);
   r->seen = (const struct probe *)item(at(r, PROBES), 1);
   r->read = r->seen->count;
+  r->writes = PyLong_AsLongLong(item(at(r, MASKS), 2));
   r->epoch = PyLong_AsLongLong(item(at(r, STATE), 1));
   if (r->given->count == r->count)
     return 1;

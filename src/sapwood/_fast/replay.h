@@ -18,7 +18,8 @@ enum place {
   RECORDINGS,   /* whose `single_stream` it is, where arguments are others */
   STREAM,       /* a weak reference */
   PAGES,        /* whose `live` pages are others', whose `uses` are the stream's */
-  MASKS,        /* pages that nobody may have, pages that the replay overwrites */
+  MASKS,        /* pages that nobody may have, pages that the replay overwrites, and 1
+                   where it writes arrays that others have */
   GIVEN,        /* what is to be known of each argument: see `read_argument` */
   OTHERS,       /* starts of what is used besides, and how far all up to one reach */
   LOOK,         /* gives the arrays that the function reads */
@@ -73,8 +74,8 @@ struct replay {
   const struct stream_epoch *stream_epoch;
   const struct guard_state *guards;
   const struct recordings_state *recordings;
-  const struct page_state *pages;
-  long long epoch;
+  struct page_state *pages;
+  long long epoch, writes;
   Py_ssize_t count, read, made, bound, others, kept;
   struct argument *arguments;
   const struct probe *given, *seen; /* of the arguments, and of what is read */

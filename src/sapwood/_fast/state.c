@@ -16,6 +16,7 @@
 /* Each object member once: the collector goes through them by their descriptions. */
 static PyMemberDef epoch_members[] = {NUMBER(stream_epoch, now), END};
 static PyMemberDef page_members[] = {OBJECT(page_state, live), OBJECT(page_state, uses),
+                                     NUMBER(page_state, writes),
                                      TRUTH(page_state, revoked), END};
 static PyMemberDef recordings_members[] = {OBJECT(recordings_state, single_stream),
                                            END};

@@ -10,6 +10,7 @@ struct stream_epoch {
 
 struct page_state {
   PyObject_HEAD PyObject *live, *uses;
+  long long writes;
   char revoked;
 };
 

@@ -30,13 +30,17 @@ class StreamEpoch:
 
 
 class PageState:
-    """Which pages a lease holds, who uses which, and if any lease was revoked."""
+    """Which pages a lease holds, who uses which, and if any lease was revoked.
 
-    __slots__ = ("live", "revoked", "uses")
+    ``writes`` is how many replays have written arrays that others have.
+    """
+
+    __slots__ = ("live", "revoked", "uses", "writes")
 
     live: Any
     revoked: bool
     uses: Any
+    writes: int
 
 
 class RecordingsState:

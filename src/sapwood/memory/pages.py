@@ -125,6 +125,7 @@ class Pages(PageState):
         self.page = driver.abilities.page
         self.live = Mask(0)
         self.revoked = self.ends = False
+        self.writes = 0
         self.extents: dict[Extent, None] = {}
         self.lingering: dict[Range, None] = {}
         self.on_empty: Callable[[], object] = int

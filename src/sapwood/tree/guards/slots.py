@@ -76,8 +76,8 @@ class Slot:
         view, key = self.steps[-1]
         try:
             return view.open(self.owner(arguments or {}))[key]
-        except LookupError:
-            return EMPTY
+        except (AttributeError, LookupError, TypeError):
+            return EMPTY  # or something of another class is there by now
 
     def write(self, value: object, arguments: Arguments = None) -> None:
         """Bind or add what a replay gives; of a nest, behind its last leaf.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from operator import is_
 from typing import Any, TypeAlias
 
@@ -52,7 +52,7 @@ def fill(thing: Any, contents: Items) -> None:
         raise MisuseError(f"a {type(thing).__qualname__} cannot be filled anew")
 
 
-def mapped(contents: Items, own: Mapping[int, Any]) -> Items:
-    """Return contents with others for some values, by what these are."""
+def mapped(contents: Items, own: Callable[[Any], Any]) -> Items:
+    """Return contents with what ``own`` gives for each value."""
     keys, values = contents
-    return keys, [own.get(id(value), value) for value in values]
+    return keys, [own(value) for value in values]

@@ -63,8 +63,8 @@ class Node:
     if any; ``clobbers`` are the pages that a replay overwrites; ``took`` and ``spent``
     are the nanoseconds of host time of the call that made it, and of ``timed`` replays;
     ``revokes`` the places whose leases it ends; of the places ``used`` the first
-    ``used_arguments`` are arguments'. ``expected`` are the addresses of all arguments,
-    where all of them are fixed.
+    ``used_arguments`` are arguments', and some are written where it ``writes``.
+    ``expected`` are the addresses of all arguments, where all of them are fixed.
 
     A recording with eager regions is a ``chain``, and this node its first part, which
     answers for all: its ``places`` and ``clobbers`` are those of the whole. ``held``
@@ -120,6 +120,7 @@ class Node:
     aimed: tuple[int, ...] = field(init=False)
     used: tuple[tuple[int, bool], ...] = field(init=False)
     used_arguments: int = field(init=False)
+    writes: bool = field(init=False)
     copied_bytes: Size = field(init=False)
 
     def __post_init__(self) -> None:
@@ -132,6 +133,7 @@ class Node:
             self.expected = ()
         self.aimed = tuple(i for i, use in places if use.used and not use.role.fixed)
         self.used = tuple((i, use.written) for i, use in places if use.used)
+        self.writes = any(written for _, written in self.used)
         self.used_arguments = sum(i < self.argument_places for i, _ in self.used)
         self.revokes = tuple(i for i, use in places if use.donated)
         self.watches_overlap = self.may_overlap()
@@ -177,9 +179,10 @@ class Live:
 
     ``held`` gives the function. Its result must have the ``key`` that it had, and
     share storages with what came before as it did, by ``shared``. ``caught`` is where
-    the function would catch its exceptions, if anywhere. ``manner`` makes contexts in
-    the framework's modes that the function is in there; ``flat`` says that no argument
-    is a container, ``drops`` that the function has no use for the result.
+    the function would catch its exceptions, if anywhere; ``within``: it is in a `with`.
+    ``manner`` makes contexts in the framework's modes that the function is in there;
+    ``flat`` says that no argument is a container, ``drops`` that the function has no
+    use for the result.
     """
 
     name: str
@@ -188,6 +191,7 @@ class Live:
     shared: Shared
     text: str
     caught: str | None
+    within: bool
     manner: Callable[[], AbstractContextManager[object]]
     flat: bool
     drops: bool
@@ -199,10 +203,11 @@ class Link:
 
     ``shared``: which of the ambient arrays that it reads share storages with what is
     carried to it, as far as it hangs on that; ``which`` of both are one object, where
-    the function may ask. The last one is ``idle`` where it only
-    gives what it was given, and decides nothing: it may be replayed whatever is the
-    case. ``changed`` are slots of plain values that the region before it has changed,
-    and what they then held; None where nobody knows.
+    the function may ask. ``steady`` are numbers of arrays that the part reads, with
+    their paths: each was the one that the function had found there before, and it may
+    have kept that. The last one is ``idle`` where it only gives what it was given, and
+    decides nothing: it may be replayed whatever is the case. ``changed`` are slots of
+    plain values that the region before it has changed, and what they then held.
     """
 
     part: Node
@@ -211,4 +216,5 @@ class Link:
     which: tuple[int, ...]
     live: Live | None
     idle: bool = False
-    changed: Sequence[tuple[Slot, Any]] | None = ()
+    changed: Sequence[tuple[Slot, Any]] = ()
+    steady: tuple[tuple[int, str], ...] = ()

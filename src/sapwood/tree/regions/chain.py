@@ -30,7 +30,7 @@ from sapwood.tree.node.node import Link, Live, Node, Undone
 from sapwood.tree.regions import crossing
 from sapwood.tree.regions.rerun import Begun
 from sapwood.tree.replay.replay import replay
-from sapwood.tree.watch.session import Midway, Warm
+from sapwood.tree.watch.session import Midway, Passing, Warm
 from sapwood.units import Mask, Size, size_text
 
 _KEPT = (
@@ -136,10 +136,13 @@ class Passage:
         self.begun: Begun | None = None
         self._new: Sequence[Storage] = ()
         self._bound: Sequence[Array] = ()
+        self._known: dict[str, Array] = {}
         self._shown: Any = None
 
     def start(self) -> None:
         """Replay the first part, under the lock that it was found under."""
+        if any(link.steady for link in self.node.chain):
+            self._know(self.node, self.ambient)
         self.recordings.enter(self.node, self.node.held)
         try:
             self._replay(self.node.chain[0], self.ambient)
@@ -172,7 +175,7 @@ class Passage:
             few = len(written) + len(read) <= _FEW
             few = few and sum(each.size for each in read) <= _LITTLE
             self.begun.watch(nest, arrays, read, self.recordings.integration, few=few)
-            self.begun.plain = undone.plain
+            self.begun.finds(undone.plain)
             self.begun.found = self.node.ambient.arrays, self.ambient.arrays
             self.begun.first = self.begun.latest = self.node.ambient
         return None
@@ -206,6 +209,8 @@ class Passage:
         self.made += done.storages
         self._shown, self._new = done.result, done.storages
         self._bound = [value for value in done.values if value is not None]
+        if self.begun is not None:
+            self.begun.binds(())
         if link.bound:
             arguments = self.parameters.bind(self.args, self.kwargs)
             if self.begun is not None:
@@ -213,6 +218,7 @@ class Passage:
                 self.begun.binds(zip(link.bound, held, done.values, strict=True))
             for slot, value in zip(link.bound, done.values, strict=True):
                 slot.write(value, arguments)
+                self._known[slot.path] = value
 
     def _cross(self, live: Live, following: Link) -> None:
         """Run an eager region, and replay the part behind it."""
@@ -247,10 +253,24 @@ class Passage:
         with device.lock:
             crossing.check_open(device, live.name)
             device.returns.drain()
-            self._replay(following, self._admitted(following, live))
+            ambient = self._admitted(following, live)
+            if self.begun is not None:
+                slots = following.part.ambient.arrays if ambient.arrays else ()
+                found = zip(slots, ambient.arrays, strict=True)
+                self.begun.follows(following.changed, found)
+                self._save(following, ambient)
+            self._replay(following, ambient)
         if self.begun is not None:
             self.begun.latest = None if following.idle else following.part.ambient
-            self.begun.changes.append(following.changed)
+
+    def _save(self, link: Link, ambient: Arrays) -> None:
+        """Save what a part writes of what a region has bound, if another may stray."""
+        if self.begun is None or link.live is None or link.idle:
+            return
+        storages = [*self.carried.storages, *ambient.storages]
+        written = [storages[i] for i, is_written in link.part.used if is_written]
+        made = {*map(id, self.made)}
+        self.begun.save([each for each in written if id(each) not in made])
 
     def _run(
         self,
@@ -270,14 +290,16 @@ class Passage:
         try:
             with live.manner():
                 result = function(*args, **kwargs)
-        except Exception as error:
-            if live.caught is None:
+        except BaseException as error:
+            ordinary = live.caught is not None and isinstance(error, Exception)
+            if not (ordinary or (begun and (live.caught or live.within))):
                 raise
             if begun is not None:
                 begun.leaves(crossing.Ran(live.name, passed, None, error))
-            raise Midway(
-                f"the eager region {live.name} raised {error!r} inside a try of the "
-                f"function, which no replay runs; {crossing.RAN}",
+            around = "with" if live.caught is None else "try"
+            raise (Midway if ordinary else Passing)(
+                f"the eager region {live.name} raised {error!r} inside a {around} of "
+                f"the function, which no replay runs; {crossing.RAN}",
                 where=live.caught,
                 remedy="Catch it inside the eager region",
             ) from error
@@ -308,10 +330,23 @@ class Passage:
                 f"under something else; {crossing.RAN}",
                 remedy=_KEPT,
             )
+        for i, path in link.steady:
+            if self._known.get(path) is not ambient.arrays[i]:
+                raise Midway(
+                    f"the region {live.name} has bound {path} to another array, and "
+                    f"the function may go on with the one before; {crossing.RAN}",
+                    remedy=_KEPT,
+                )
+        self._know(node, ambient)
         storages = [*self.carried.storages, *ambient.storages]
         for i, _ in node.used:
             storages[i].check()
         return ambient
+
+    def _know(self, node: Node, ambient: Arrays) -> None:
+        """Note which arrays the function finds, and may go on with."""
+        pairs = zip(node.ambient.arrays, ambient.arrays, strict=True)
+        self._known |= {slot.path: array for slot, array in pairs}
 
     def _leave(self) -> None:
         recordings = self.recordings
@@ -319,6 +354,7 @@ class Passage:
             release(recordings.leases.crossed, self.made)
             # The traceback of an error may hold this, which is not to hold arrays.
             self.made, self._new, self._bound, self._shown = [], [], [], None
+            self._known = {}
             self.carried, self.args, self.kwargs = self.ambient, (), {}
             if self.node in recordings.nodes:
                 recordings.last = self.node

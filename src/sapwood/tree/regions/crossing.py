@@ -222,48 +222,54 @@ def _names_after(code: CodeType, at: int) -> Iterator[str]:
     return (op.opname for op in dis.get_instructions(code) if op.offset > at)
 
 
-def caught_at(stop: CodeType) -> str | None:
+def caught_at(stop: CodeType) -> tuple[str | None, bool]:
     """Return ``file:line`` of the innermost `try` that the caller's caller is in.
 
-    Frames are looked at up to the one that runs ``stop``. ``with`` does not count.
+    And whether it is in a `with`. Frames are looked at up to the one that runs
+    ``stop``.
     """
     caller = sys._getframe(1)  # noqa: SLF001 - made for this
+    within = False
     for frame in _frames(caller, stop):
         code = frame.f_code
-        own = code.co_filename == caller.f_code.co_filename
-        if not own and _is_caught(code, frame.f_lasti):
-            return f"{code.co_filename}:{frame.f_lineno}"
-    return None
+        if code.co_filename == caller.f_code.co_filename:
+            continue
+        around = _around(code, frame.f_lasti)
+        if "try" in around:
+            return f"{code.co_filename}:{frame.f_lineno}", within
+        within |= "with" in around
+    return None, within
 
 
-def _is_caught(code: CodeType, at: int) -> bool:
-    """Return whether a `try` in ``code`` is around the instruction at ``at``."""
+def _around(code: CodeType, at: int) -> set[str]:
+    """Return what is around the instruction at ``at``: a `try`, a `with`, or both."""
     entries, kinds = _handlers(code)
     seen: set[int] = set()
+    found: set[str] = set()
     while at not in seen:
         seen.add(at)
         target = next((to for lo, hi, to in entries if lo <= at < hi), None)
         if target is None:
-            return False
-        if kinds[target]:
-            return True
-        # That of a `with` or a comprehension, which raises on from there.
+            break
+        found.add(kinds[target])
+        # That of a `with` or a comprehension raises on from there.
         at = target
-    return False
+    return found
 
 
 @lru_cache(maxsize=512)
 def _handlers(
     code: CodeType,
-) -> tuple[tuple[tuple[int, int, int], ...], Mapping[int, bool]]:
+) -> tuple[tuple[tuple[int, int, int], ...], Mapping[int, str]]:
     """Return ``(start, end, target)`` of all handlers, and which are a `try`'s."""
     ops = [op for op in dis.get_instructions(code) if op.opname != "CACHE"]
     after = dict(zip((op.offset for op in ops), ops[1:], strict=False))
     entries = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]
     names = {op.offset: op.opname for op in ops}
     kinds = {
-        entry.target: names[entry.target] == "PUSH_EXC_INFO"
-        and after[entry.target].opname != "WITH_EXCEPT_START"
+        entry.target: ""
+        if names[entry.target] != "PUSH_EXC_INFO"
+        else ("with" if after[entry.target].opname == "WITH_EXCEPT_START" else "try")
         for entry in entries
     }
     return tuple((e.start, e.end, e.target) for e in entries), kinds

@@ -64,7 +64,13 @@ from sapwood.tree.regions.frame import Frame
 from sapwood.tree.regions.rerun import Begun, PlainChanges, changed
 from sapwood.tree.replay.replay import replay
 from sapwood.tree.watch.capturer import Adopting, lasting, told_of
-from sapwood.tree.watch.session import EagerRegion, Midway, Session, Unready
+from sapwood.tree.watch.session import (
+    EagerRegion,
+    Hopeless,
+    Midway,
+    Session,
+    Unready,
+)
 from sapwood.tree.watch.watch import Capture, Caught
 from sapwood.uncollected import collected, uncollected
 from sapwood.units import Addr, Mask, Size, size_text
@@ -235,7 +241,9 @@ class _Parts:
         self.first_key: Hashable = None
         self.unfit, self.stirred = "", False
         self.plain: PlainChanges = ()
-        self.changed: PlainChanges | None = ()
+        self.known: dict[str, Array] = {}
+        self.steady: tuple[tuple[int, str], ...] = ()
+        self.changed: PlainChanges = ()
         self.gives: Any = None
         self.bound: list[Array] = []
         self.held: list[Any] = []
@@ -328,8 +336,8 @@ class _Parts:
         self.args, self.kwargs, self.arguments = (), {}, self.theirs
         for mask in self.holds:
             self.device.pages.drop(mask)
-        self.holds.clear()
-        self.rooms.clear()
+        for each in (self.holds, self.rooms, self.known):
+            each.clear()
         # Nobody looks for a part by itself.
         if self.recordings.last in [link.part for link in self.links]:
             self.recordings.last = (
@@ -374,13 +382,19 @@ class _Parts:
         self.stirred |= self.before.key != self.first_key
         self.ambient = self.before.guards(lambda _: True)
         self.began.first = self.began.first or self.ambient
-        self.began.latest = self.ambient
         plain = self.before.plain_slots()
         self.changed = changed(self.plain, plain) if self.links else ()
         self.plain = plain
         if self.links:
-            self.began.changes.append(self.changed)
+            self.began.follows(self.changed, self.before.slots_of_arrays())
         self.arrays = look([slot.read() for slot in self.ambient.arrays], integration)
+        now = {
+            slot.path: array
+            for slot, array in zip(self.ambient.arrays, self.arrays.arrays, strict=True)
+        }
+        known = enumerate(now.items())
+        self.steady = tuple((i, x) for i, (x, y) in known if self.known.get(x) is y)
+        self.known |= now
         self.begun = True
         self.first_line, self.first_op = len(session.lines), len(session.ops)
         self.first_code = len(session.code)
@@ -495,7 +509,7 @@ class _Parts:
         shared = sharing(self.arrays, self.carried)
         which = crossing.which_are_one(self.ambient, self.arrays, self.carried)
         slots = tuple(slot for slot, _ in bound)
-        link = Link(node, slots, shared, which, None, idle, self.changed)
+        link = Link(node, slots, shared, which, None, idle, self.changed, self.steady)
         self.links.append(link)
         self.holds.append(node.held)
         self.device.pages.hold(node.held)
@@ -517,6 +531,7 @@ class _Parts:
             # A container that was passed is the function's own one.
             slot.write(value, self.arguments)
             slot.write(value, self.theirs)
+            self.known[slot.path] = value
         return done.values
 
     # What was captured.
@@ -640,7 +655,9 @@ class _Parts:
     ) -> Outputs:
         """Describe what the part shows; what else outlives it goes to the next one."""
         integration = self.recordings.integration
-        known = [*self.frame.arrays, *self.arrays.arrays]
+        # In slots, too, the function finds its own where something stands in.
+        read = ((self.frame.own(x, self.carried), x) for x in self.arrays.arrays)
+        known = [*self.frame.arrays, *(x if own is None else own for own, x in read)]
         before = [each for link in self.links for each in link.part.outputs.storages]
         outputs = analyse(shown, values, known, integration, before)
         left = {each.address: Bytes(each.address, each.size) for each in alive}
@@ -668,8 +685,11 @@ class _Parts:
     ) -> Any:
         """Run what was captured so far, then an eager region; then capture on."""
         framework, capture = self.device.framework, self.capture
+        if capture.failed is not None:
+            raise Hopeless  # what has failed once is tried no more
         run, manner = Capture.run.__code__, framework.manner()
-        caught, self.returns = crossing.caught_at(run), crossing.only_returns(run)
+        caught, within = crossing.caught_at(run)
+        self.returns = crossing.only_returns(run)
         told = crossing.Passed(args, kwargs, self.recordings.integration).text()
         crossing.refuse_manner(part.name, manner, self.outside, self.session)
         live = partial(
@@ -677,6 +697,7 @@ class _Parts:
             part.name,
             part.held(),
             caught=caught,
+            within=within,
             manner=manner,
             drops=crossing.drops_result(run),
         )
@@ -692,6 +713,8 @@ class _Parts:
                 capture.resume(self.ranges[-1])
         except BaseException as failed:
             capture.failed = Caught(failed)
+            # Handlers of the function come next. Nothing that they launch is to run.
+            capture.divert()
             raise
         if raised is not None:
             raised.reraise()
@@ -708,6 +731,7 @@ class _Parts:
         integration, link = self.recordings.integration, self.links[-1]
         passed = crossing.Passed(args, kwargs, integration)
         asked = crossing.Passed(self.call.args, self.call.kwargs, integration)
+        self.began.latest = self.ambient
         self.began.enters(passed)
         result, raised = crossing.unlocked(self.device, part, args, kwargs)
         # Not by a name of this frame: the error's traceback leads to it.
@@ -755,7 +779,27 @@ class _Parts:
         self.carried = crossing.receive(self.carried, got)
         count = len(self.carried.storages) - known
         self.roles.carry(crossing.RESULT.format(name), count)
+        self._know_again(name, known)
         self.frame.returned(name, got, self.carried)
+
+    def _know_again(self, name: str, first: int) -> None:
+        """Have what a region returned lie where the function has it, if that is state.
+
+        Raises `CaptureError` for more or less of such an array. The places of what it
+        returned begin with the ``first``.
+        """
+        places = self.carried.places(self.recordings.integration)
+        held = {storage for storage, *_ in self.rooms}
+        for i, place in enumerate(places[first:], first):
+            room = self.rooms.get(place[:3])
+            if room is not None:
+                self.frame.stages[i] = room
+            elif place.storage in held:
+                raise CaptureError(
+                    f"the eager region {name} returned another part of an array than "
+                    f"the function reads by itself; {crossing.RAN}",
+                    remedy="Return a copy of it, or that array itself",
+                )
 
     def _check(
         self, name: str, got: crossing.Returned, passed: crossing.Passed

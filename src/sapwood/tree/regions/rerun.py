@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, TypeAlias
+from weakref import ref
 
 from sapwood.errors import MisuseError, OutOfMemory, StaleOutput
 from sapwood.memory.device import Device, routed
@@ -32,23 +33,35 @@ from sapwood.tree.nests.contents import Items, are_same, contents_of, fill, mapp
 from sapwood.tree.record.preserve import Preserved
 from sapwood.tree.record.staging import moved_by
 from sapwood.tree.regions.crossing import Passed, Ran, seen
-from sapwood.tree.watch.session import EagerRegion, Midway, Session, Warm, entered
+from sapwood.tree.watch.session import (
+    EagerRegion,
+    Hopeless,
+    Midway,
+    Session,
+    Warm,
+    entered,
+)
 from sapwood.tree.watch.watch import Caught, Watched, warm_up
 from sapwood.units import Size
 
 Edit: TypeAlias = Callable[[], None]
 """Does again what a region changed besides what is in arrays, and has been undone."""
 
+Own: TypeAlias = Callable[[Any], Any]
+"""Gives what the function itself has for a value that a region has left."""
+
 PlainChanges: TypeAlias = Sequence[tuple[Slot, Any]]
 """Slots that a region has bound to other plain values, and these."""
 
 
-def _refill(thing: Any, now: Items, own: Mapping[int, Any]) -> None:
-    """Put in what a region left.
-
-    ``own`` are the function's own arrays, by the numbers of those that it holds now.
-    """
+def _refill(thing: Any, now: Items, own: Own) -> None:
+    """Put in what a region left."""
     fill(thing, mapped(now, own))
+
+
+def _rewrite(slot: Slot, now: Any, own: Own, arguments: Mapping[str, object]) -> None:
+    """Have a slot hold what a region left there."""
+    slot.write(own(now), arguments)
 
 
 def _redo(edits: list[Edit]) -> None:
@@ -65,12 +78,26 @@ def _redo_all(edits: Sequence[list[Edit]]) -> None:
 
 def changed(
     before: Sequence[tuple[Slot, Any]], now: Sequence[tuple[Slot, Any]]
-) -> PlainChanges | None:
-    """Return which slots hold other values behind a region; None if slots are new."""
-    if [slot.path for slot, _ in before] != [slot.path for slot, _ in now]:
-        return None
-    pairs = zip(before, now, strict=True)
-    return [x for (_, was), x in pairs if constant_key(was) != constant_key(x[1])]
+) -> PlainChanges:
+    """Return which slots hold plain values behind a region that they did not hold."""
+    known = {(slot.path, _key(was)) for slot, was in before}
+    return [x for x in now if (x[0].path, _key(x[1])) not in known]
+
+
+def _key(value: Any) -> Hashable:
+    """Return what tells a plain value, or a reference's object, from others."""
+    return id(value()) if isinstance(value, ref) else constant_key(value)
+
+
+def _known(value: Any) -> Any:
+    """Return a plain value, or the object of a weak reference.
+
+    Raises `LookupError` where that is gone.
+    """
+    found = value() if isinstance(value, ref) else value
+    if found is None and found is not value:
+        raise LookupError
+    return found
 
 
 def _place(slot: Slot, arguments: Any) -> Hashable:
@@ -83,11 +110,11 @@ class Left:
     """What an eager region left behind.
 
     ``saved`` is what was in arrays that it may have written, ``bound`` the slots that
-    parts had bound, with what they bound and what was there then.
+    parts had bound, with what they bound, what was there then, and in what.
     """
 
     saved: Preserved | None
-    bound: Sequence[tuple[Slot, Any, Any]]
+    bound: Sequence[tuple[Slot, Any, Any, Any]]
 
 
 def _can_be_filled(thing: Any, was: Items) -> bool:
@@ -105,8 +132,7 @@ class Begun:
     where nobody looked. ``lost`` says that not all of it can be put back, ``warm`` is
     the warm-up that its parts are held against. ``arguments`` are the call's, by name.
     Up to ``MOST`` bytes are saved, unless another limit is given. ``lefts`` are what
-    the regions left, None for one that nothing ran behind; ``changes`` are the plain
-    values that each changed which a part has run behind, as far as that is known.
+    the regions left, None for one that nothing ran behind.
     """
 
     MOST: ClassVar = Size(256 << 20)
@@ -128,11 +154,13 @@ class Begun:
         self.storages: list[Storage] = []
         self.ran: list[Ran] = []
         self.plain: Sequence[tuple[Slot, Any]] = ()
+        self._objects: list[Any] = []
         self.found: tuple[Sequence[Slot], Sequence[Array]] = (), ()
         self.lost = False
         self.lefts: list[Left | None] = []
-        self.changes: list[PlainChanges | None] = []
+        self._changes: list[Sequence[tuple[Slot, Any]]] = []
         self._bound: list[tuple[Slot, Any, Any]] = []
+        self._before = 0
         self._shown: list[Array] = []
         self._saved: list[Preserved] = []
         self._watched: Sequence[Array] = ()
@@ -141,6 +169,7 @@ class Begun:
         self._looks: Any = []
         self._containers: Sequence[tuple[Any, Items]] = ()
         self._stamps: Sequence[tuple[Any, int]] | None = None
+        self._writes, self._untold = 0, False
         self._last = False
         self._rewind = device.framework.chance()
         self.save(storages)
@@ -168,7 +197,13 @@ class Begun:
         """Note what the function read when the call began."""
         slots = before.slots_of_arrays()
         self.found = [slot for slot, _ in slots], [array for _, array in slots]
-        self.plain = before.plain_slots()
+        self.finds(before.plain_slots())
+
+    def finds(self, plain: Sequence[tuple[Slot, Any]]) -> None:
+        """Note slots of plain values, and keep the objects in slots alive."""
+        self.plain = plain
+        # A region that binds another may drop the last reference to one.
+        self._objects = [value() for _, value in plain if isinstance(value, ref)]
 
     def watch(
         self,
@@ -201,8 +236,19 @@ class Begun:
         """Save what an eager region has returned, and a part is about to write."""
         self.save(self._storages(arrays_in(result, self._integration.is_array)))
 
+    def follows(self, plain: PlainChanges, found: Iterable[tuple[Slot, Array]]) -> None:
+        """Note what a part finds behind a region.
+
+        That are the ``plain`` values which the region has changed, and the arrays in
+        slots, but for those that parts have bound.
+        """
+        own = {slot.path for slot, *_ in self._bound}
+        other = [pair for pair in found if pair[0].path not in own]
+        self._changes.append([*plain, *other])
+
     def binds(self, slots: Iterable[tuple[Slot, Any, Any]]) -> None:
-        """Note the slots that a part binds: what was there, and what it binds."""
+        """Note the slots that the latest part binds: what was there, and what is."""
+        self._before = len(self._bound)
         self._bound += slots
 
     def enters(self, passed: Passed, *, last: bool = False) -> None:
@@ -211,6 +257,7 @@ class Begun:
         What the last one leaves is what there is when the call strays.
         """
         self._shown += passed.arrays()
+        self._writes = self._device.pages.writes
         self._last, self._stamps = last, None if last else self._counted()
 
     def leaves(self, ran: Ran) -> None:
@@ -234,8 +281,13 @@ class Begun:
         return found
 
     def _written(self) -> list[Storage] | None:
-        """Return the storages that the last region wrote; None if nobody knows."""
-        before = self._stamps
+        """Return the storages that the last region wrote; None if nobody knows.
+
+        Versions do not count what replays write, of functions that a region calls.
+        """
+        untold = self._device.pages.writes != self._writes
+        self._untold |= untold
+        before = None if untold else self._stamps
         now = None if before is None else self._counted()
         if before is None or now is None:
             return None
@@ -253,12 +305,15 @@ class Begun:
         if written is None:
             written = [*self.storages, *self._storages(self._reach())]
         arguments = self.arguments() if self._bound else {}
-        held = [(slot, new, slot.held(arguments)) for slot, _, new in self._bound]
+        held = [
+            (slot, new, slot.held(arguments), slot.owner(arguments))
+            for slot, _, new in self._bound
+        ]
         return Left(None if self.lost else self._preserved(written), held)
 
     def forget(self) -> None:
         """Let go of all that regions were passed, have given and left."""
-        for each in (self.ran, self.lefts, self._bound, self._shown):
+        for each in (self.ran, self.lefts, self._bound, self._shown, self._objects):
             each.clear()
 
     def is_untouched(self) -> bool:
@@ -274,7 +329,11 @@ class Begun:
         now = self._integration.versions(self._watched) or ()
         # Where it is, and whether it was written.
         return all(
-            old[0] == new[0] and (old[1] == new[1] or id(look(array).storage) in saved)
+            old[0] == new[0]
+            and (
+                (old[1] == new[1] and not self._untold)
+                or id(look(array).storage) in saved
+            )
             for array, old, new in zip(self._watched, self._versions, now, strict=True)
         )
 
@@ -283,11 +342,16 @@ class Begun:
         arguments = self.arguments()
         for slot, old, _ in reversed(self._bound):
             slot.write(old, arguments)
+        # A region may have bound a slot before a part did.
+        for slot, was in (*self.plain, *zip(*self.found, strict=True)):
+            then, now = _known(was), slot.held(arguments)
+            if now is not then and constant_key(now) != constant_key(then):
+                slot.write(then, arguments)
         for saved in reversed(self._saved):
             saved.restore()
         self._rewind()
 
-    def edits(self, own: Mapping[int, Any]) -> list[list[Edit]] | None:
+    def edits(self, own: Own) -> list[list[Edit]] | None:
         """Undo what regions changed besides what is in arrays; return that, of each.
 
         None where nobody knows what it was: then all is kept.
@@ -297,31 +361,46 @@ class Begun:
             arguments, latest = self.arguments(), self.latest
             values = self._values(arguments, regions=len(edits))
             self._edit(edits[-1], own, values[-1], arguments)
-            right = not edits[-1] or (latest is not None and latest.holds())
+            right = not edits[-1] or (latest is not None and self._holds(latest))
             for k in reversed(range(len(values) - 1 if right else 0)):
-                for slot, now in self.changes[k] or ():
-                    slot.write(values[k][_place(slot, arguments)], arguments)
-                    edits[k].append(partial(slot.write, now, arguments))
+                for slot, value in self._changes[k]:
+                    was, now = values[k][_place(slot, arguments)], _known(value)
+                    if now is not was:
+                        slot.write(was, arguments)
+                        edits[k].append(partial(_rewrite, slot, now, own, arguments))
         except (LookupError, MisuseError):
             right = False
         if not right:
             _redo_all(edits)
         return edits if right else None
 
+    def _holds(self, latest: Ambient) -> bool:
+        """Return whether all is as before the latest part, which has bound slots."""
+        arguments, bound = self.arguments(), self._bound[self._before :]
+        for slot, old, _ in reversed(bound):
+            slot.write(old, arguments)
+        try:
+            return latest.holds()
+        finally:
+            for slot, _, new in bound:
+                slot.write(new, arguments)
+
     def _values(
         self, arguments: Mapping[str, object], *, regions: int
     ) -> list[dict[Hashable, Any]]:
-        """Return what slots of plain values held before each region, by their places.
+        """Return what slots held before each region, by their places.
 
-        The guards of the part before it were asked; so it is what they were made of.
+        The guards of the part before it were asked; so plain values are what they were
+        made of. Arrays may be others in each call.
         """
-        values = [{_place(slot, arguments): was for slot, was in self.plain}]
-        for change in self.changes[: regions - 1]:
-            new = {_place(slot, arguments): now for slot, now in change or ()}
+        first = *self.plain, *zip(*self.found, strict=True)
+        values = [{_place(slot, arguments): _known(was) for slot, was in first}]
+        for change in self._changes[: regions - 1]:
+            new = {_place(slot, arguments): _known(now) for slot, now in change}
             values.append(values[-1] | new)
         return values
 
-    def refilled(self, own: Mapping[int, Any]) -> list[Edit] | None:
+    def refilled(self, own: Own) -> list[Edit] | None:
         """Undo what the last region did to the call's containers; return that.
 
         When all else is put back. None where that cannot be; then all is kept.
@@ -340,19 +419,22 @@ class Begun:
     def _edit(
         self,
         edits: list[Edit],
-        own: Mapping[int, Any],
+        own: Own,
         values: Mapping[Hashable, Any],
         arguments: Mapping[str, object],
     ) -> None:
         """Have slots hold what they held before the last region, as do containers."""
         known = [(slot, new) for slot, _, new in self._bound]
         held = {**values, **{_place(slot, arguments): new for slot, new in known}}
-        for slot, was in (*known, *self.plain, *zip(*self.found, strict=True)):
+        # Objects first: the ways to all others lead through them.
+        objects = [pair for pair in self.plain if isinstance(pair[1], ref)]
+        plain = [pair for pair in self.plain if not isinstance(pair[1], ref)]
+        for slot, was in (*objects, *known, *plain, *zip(*self.found, strict=True)):
             now = slot.held(arguments)
-            then = held.get(_place(slot, arguments), was)
+            then = held.get(_place(slot, arguments), _known(was))
             if now is not then and constant_key(now) != constant_key(then):
                 slot.write(then, arguments)
-                edits.append(partial(slot.write, now, arguments))
+                edits.append(partial(_rewrite, slot, now, own, arguments))
         if self.latest is not None:
             for thing, then in self.latest.overgrown():
                 edits.append(partial(_refill, thing, contents_of(thing), own))
@@ -402,13 +484,13 @@ class Rerun:
             now = begun.left()
         except MisuseError:
             return None
-        edits = None if now.saved is None else begun.edits(self._mine)
+        edits = None if now.saved is None else begun.edits(self._as_own)
         if edits is None or now.saved is None:
             return None
         self._left, self._edits = [each or now for each in begun.lefts], edits
         self._arguments = arguments = begun.arguments()
         begun.put_back()
-        refilled = begun.refilled(self._mine)
+        refilled = begun.refilled(self._as_own)
         if refilled is not None:
             edits[-1] += refilled
         if refilled is not None and begun.first is not None and begun.first.holds():
@@ -417,16 +499,17 @@ class Rerun:
                 watched = warm_up(
                     fn, call.args, call.kwargs, self._device, self.session
                 )
-            except Exception:
+            except (Exception, Hopeless):
                 if not self._is_astray():
                     raise
             finally:
                 self.session.between = None
         if watched is None or self._is_astray():
+            self._pairs, self._mine = [], {}  # nobody gets what it has come to
             now.saved.restore()
-            for slot, _, held in now.bound:
-                slot.write(held, arguments)
             _redo_all(edits)
+            for slot, _, held, _ in now.bound:
+                slot.write(held, arguments)
             return None
         return watched
 
@@ -443,7 +526,9 @@ class Rerun:
             ran, left = self._ran[self._next], self._left[self._next]
             self._next += 1
             passed = Passed(args, kwargs, self._integration)
-            if self._astray or not self._is_the_same(part, passed, ran):
+            if self._astray:
+                raise Hopeless
+            if not self._is_the_same(part, passed, ran):
                 self._astray = True
                 raise Midway("", remedy="")
             self._leave(left, ran.passed, passed)
@@ -456,10 +541,12 @@ class Rerun:
 
     def _is_the_same(self, part: EagerRegion, passed: Passed, ran: Ran) -> bool:
         """Return whether the function came to a region as it had when that ran."""
-        if part.name != ran.name or self._warm is None:
+        known = () if self._warm is None else self._warm.breaks
+        if part.name != ran.name or self._next > len(known):
             return False
-        count = self._warm.breaks[self._next - 1][0]
-        if self._tells and self.session.digests() != self._warm.ops[:count]:
+        count = known[self._next - 1][0]
+        ops = () if self._warm is None else self._warm.ops[:count]
+        if self._tells and self.session.digests() != ops:
             return False
         mine, theirs = passed, ran.passed
         shapes = len(mine.leaves), [type(each) for each, _ in mine.containers]
@@ -480,24 +567,36 @@ class Rerun:
         """Have the function find what a region left that was passed ``theirs``."""
         arguments, look = self._arguments, self._integration.look
         self._pairs += zip(theirs.arrays(), own.arrays(), strict=True)
-        bound = [(new, slot.held(arguments)) for slot, new, _ in left.bound]
+        # Once: a region may bind a slot to something else.
+        self._pairs += [
+            (new, slot.held(arguments))
+            for slot, new, *_ in left.bound
+            if new is not None and id(new) not in self._mine
+        ]
         things = [*zip(theirs.containers, own.containers, strict=True)]
         self._mine |= {id(x): y for (x, _), (y, _) in things}
-        self._mine |= {id(x): y for x, y in (*self._pairs, *bound)}
+        self._mine |= {id(x): y for x, y in self._pairs}
         for (thing, was), (mine, _) in things:
             now = contents_of(thing)
             if not are_same(now, was):
-                fill(mine, mapped(now, self._mine))
+                fill(mine, mapped(now, self._as_own))
         if left.saved is not None:
             left.saved.restore()
-            for array, mine in (*self._pairs, *bound):
+            for array, mine in self._pairs:
                 # What others have too was restored.
                 if self._is_other(array, mine) and look(array).storage in left.saved:
                     self._copy(array, mine)
-        for slot, new, held in left.bound:
-            if held is not new:
-                slot.write(held, arguments)
+        for slot, new, held, owner in left.bound:
+            if held is not new and slot.owner(arguments) is owner:
+                slot.write(self._as_own(held), arguments)
         _redo(self._edits[self._next - 1])
+
+    def _as_own(self, value: Any) -> Any:
+        """Return what the function has itself for a value that a region has left."""
+        if id(value) in self._mine or not self._integration.is_array(value):
+            return self._mine.get(id(value), value)
+        theirs, mine = ([pair[k] for pair in self._pairs] for k in range(2))
+        return self._twin(value, theirs, mine)
 
     def _is_other(self, theirs: Any, mine: Any) -> bool:
         integration = self._integration

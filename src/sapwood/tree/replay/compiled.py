@@ -194,7 +194,11 @@ def _conditions(
         fast.recordings,
         fast.stream,
         device.pages,
-        (node.clobbers & ~fast.own if kept else node.clobbers, node.clobbers),
+        (
+            node.clobbers & ~fast.own if kept else node.clobbers,
+            node.clobbers,
+            int(node.writes),
+        ),
         tuple((x, i in fixed, words[i]) for i, x in enumerate(fast.spans.lengths)),
         (fast.spans.starts, fast.spans.ends) if node.watches_overlap else ((), ()),
         node.ambient.program.read,

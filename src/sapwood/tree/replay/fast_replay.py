@@ -143,6 +143,7 @@ class FastReplay(ReplayState):
         recordings.device.pages.claim(stream, node.clobbers)
         self._aim(lows, same=same)
         node.exec.launch(stream.handle)
+        recordings.device.pages.writes += node.writes
         kept = self.kept or self._keep(stream)
         flown = copies or self._flown(escaped, stream)
         made = self.program.run((*kept.makers, *flown), arrays, found)

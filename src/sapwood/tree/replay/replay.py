@@ -45,6 +45,7 @@ def replay(
     device.pages.claim(stream, node.clobbers)
     escaped = escapes(recordings, node, stream)
     launch(node, lows, stream)
+    device.pages.writes += node.writes
     copy_out(recordings, node, escaped, stream)
     return _commit(recordings, node, given, ambient, stream, escaped, carried)
 

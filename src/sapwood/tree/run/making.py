@@ -29,7 +29,7 @@ from sapwood.tree.replay.replay import replay
 from sapwood.tree.run.eagerly import Eagerly, Unfound
 from sapwood.tree.run.source import Source
 from sapwood.tree.run.verify import reachable
-from sapwood.tree.watch.session import Midway, Raised, Unready, Warm
+from sapwood.tree.watch.session import Midway, Passing, Raised, Unready, Warm
 from sapwood.tree.watch.watch import Caught
 
 _REPLACED: Final = "a newer recording of the function takes its place"
@@ -228,11 +228,13 @@ class Making:
     ) -> Strayed:
         """Have nobody find a recording that a call strayed from; return how it ended.
 
-        Calls to come run eagerly, rather than stray again. Raises the error of a
-        function with ``fullgraph=True``.
+        Calls to come run eagerly, rather than stray again, but where it is `Passing`.
+        Raises the error of a function with ``fullgraph=True``.
         """
         if begun is None:
             raise error
+        if isinstance(error, Passing):
+            return Strayed(error, begun)
         with self.recordings.device.lock:
             if node in self.recordings.nodes:
                 _, specialization = self.cache.nodes[node]

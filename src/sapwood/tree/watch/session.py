@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from threading import Thread, current_thread
 from types import FrameType
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, NoReturn, Protocol, TypeAlias
 from weakref import ref
 
 from sapwood.errors import CaptureError
@@ -75,6 +75,14 @@ class Midway(CaptureError):
     """A call cannot go on as recorded when parts of it have run, nor begin anew."""
 
 
+class Passing(Midway):
+    """That holds of one call, and says nothing of others."""
+
+
+class Hopeless(BaseException):
+    """Ends a function that tries again what cannot be captured, whatever it catches."""
+
+
 class Raised(CaptureError):
     """A function raised where it was captured; maybe because it was."""
 
@@ -88,6 +96,10 @@ class Use(NamedTuple):
 
 def _nothing(_: object) -> bool:
     return False
+
+
+_PATIENCE: Final = 100
+"""Refusals in one capture, after which the function is taken to try for ever."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -134,6 +146,7 @@ class Session:
     untold: int = 0
     _where: list[str | None] = field(default_factory=list)
     breaks: list[Broken] = field(default_factory=list)
+    _refused: int = 0
     between: Between | None = None
 
     def op(self, name: str, constants: bytes) -> None:
@@ -226,6 +239,9 @@ class Session:
         if self.unrecordable is None:
             self.unrecordable = CaptureError(what, where=where, remedy=remedy)
         if not self.tolerant:
+            self._refused += 1
+            if self._refused > _PATIENCE:
+                raise Hopeless
             # Not self.unrecordable: its traceback would hold this frame, and this frame
             # holds it. Arrays that frames on the way name would live on in that cycle.
             raise CaptureError(what, where=where, remedy=remedy)
