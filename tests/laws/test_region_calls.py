@@ -519,3 +519,31 @@ def test_no_file_holds_eager_regions(rt, tmp_path):
     f.warm(x)
     with pytest.raises(sw.StoreError, match="eager regions"):
         sw.save(f, tmp_path / "f.sapwood")
+
+
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
+def test_a_call_strays_inside_another_of_the_same_function(rt):
+    """The recording that the outer one is in goes, and keeps nothing from going."""
+    what = []
+
+    @sw.eager
+    def live(h):
+        turn = what.pop() if what else ""
+        if turn == "nested":
+            what.append("astray")
+            f(rt.array(np.ones(3)))
+        return h if turn == "astray" else None
+
+    @partial(rt.graph, max_variants=1)
+    def f(x):
+        h, t = x + 1, x * 3
+        live(h)
+        return h * 2 + t, t
+
+    x, kept = rt.array(np.ones(3)), []
+    for call in range(10):
+        if call == 6:
+            what.append("nested")
+        kept.append(f(x))
+        del kept[:-2]
+        assert np.asarray(kept[-1][0]).tolist() == [7.0] * 3

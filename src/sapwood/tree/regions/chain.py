@@ -356,6 +356,7 @@ class Passage:
             self.made, self._new, self._bound, self._shown = [], [], [], None
             self._known = {}
             self.carried, self.args, self.kwargs = self.ambient, (), {}
-            if self.node in recordings.nodes:
-                recordings.last = self.node
+            # Not a part of it: that would keep what an evicted one had.
+            known = self.node in recordings.nodes
+            recordings.last = self.node if known else None
             release(recordings.leave, self.node, self.node.held)
