@@ -44,6 +44,7 @@ from sapwood.tree.record import host_data, taking
 from sapwood.tree.record.repeated import _differs
 from sapwood.tree.record.staging import Swaps
 from sapwood.tree.regions.chain import Passage
+from sapwood.tree.regions.parts import _Parts
 from sapwood.tree.regions.rerun import Begun, Rerun
 from sapwood.tree.replay import compiled
 from sapwood.tree.replay.replay import order
@@ -112,6 +113,12 @@ GAP_MUTANTS: Final = (
         Passage._admitted,
         "self._known.get(path) is not ambient.arrays[i]",
         "False",
+    ),
+    mutant(
+        "handlers of a recording that fails run on the device",
+        _Parts._divert,
+        "if not capture.is_on():",
+        "if False:",
     ),
     mutant(
         "what a region has bound is written, and not saved",

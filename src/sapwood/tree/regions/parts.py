@@ -14,7 +14,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial, reduce
 from operator import or_
@@ -22,7 +22,7 @@ from typing import Any
 
 from sapwood.driver.api import GraphHandle
 from sapwood.driver.release import Release
-from sapwood.errors import CaptureError, DriverError
+from sapwood.errors import CaptureError, DriverError, OutOfMemory
 from sapwood.graphs.adopt import Owner, adopt
 from sapwood.graphs.capture import ops_of
 from sapwood.graphs.exec import forgotten, instantiate
@@ -713,12 +713,23 @@ class _Parts:
                 capture.resume(self.ranges[-1])
         except BaseException as failed:
             capture.failed = Caught(failed)
-            # Handlers of the function come next. Nothing that they launch is to run.
-            capture.divert()
+            self._divert()
             raise
         if raised is not None:
             raised.reraise()
         return result
+
+    def _divert(self) -> None:
+        """Capture what handlers of the function launch on the way out, for nobody."""
+        capture = self.capture
+        # Where this fails, too, an error of the function is on its way already.
+        with suppress(CaptureError, DriverError, OutOfMemory):
+            if not capture.is_on():
+                with self.device.framework.resting():
+                    self._open()
+                    if isinstance(capture, Adopting):
+                        capture.owner = self.owners[-1]
+                    capture.resume(self.ranges[-1])
 
     def _cross(
         self, part: EagerRegion, told: str, live: Callable[..., Live]

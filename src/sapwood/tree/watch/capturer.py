@@ -70,9 +70,6 @@ class Adopting(Capture):
             self.capturer.rejoin()
         return self.device.driver.adopt_graph(raw)
 
-    def divert(self) -> None:
-        """Do nothing: what has captured once captures no more."""
-
     def _begin(self) -> None:
         self.owner.begin()
         self._open = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NoReturn
@@ -295,12 +295,9 @@ class Capture:
         self.range = range_
         self.fork.again()
 
-    def divert(self) -> None:
-        """Capture what the function does on its way out, for nobody."""
-        if not self._open:
-            # Where that fails too, it is an error that the function is on its way with.
-            with suppress(DriverError):
-                self.resume(self.range)
+    def is_on(self) -> bool:
+        """Return whether what the function launches now is captured."""
+        return self._open
 
     def _begin(self) -> None:
         self.device.framework.prime()
