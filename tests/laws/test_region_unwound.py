@@ -215,3 +215,27 @@ def test_a_refusal_that_is_tried_again_for_ever(rt):
     for _ in range(4):
         assert float(f(x)[0]) == 9
     assert f.stats().replays == 0
+
+
+def test_what_cannot_be_begun_again_raises_what_the_region_raised(rt):
+    """Not that it cannot: a `with` around a region mostly does nothing of its own."""
+    s = SimpleNamespace(seen={1, 2}, raises=False)
+
+    @sw.eager
+    def live(_):
+        if s.raises:
+            s.seen.discard(2)
+            raise ArithmeticError("of the region")
+
+    def fn(x):
+        with contextlib.nullcontext():
+            live(x)
+        return x * len(s.seen)
+
+    f, x = rt.graph(fn), rt.array([1.0])
+    for _ in range(5):
+        f(x)
+    assert f.stats().replays >= 2
+    s.raises = True
+    with pytest.raises(ArithmeticError, match="of the region"):
+        f(x)

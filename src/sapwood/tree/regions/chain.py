@@ -137,12 +137,13 @@ class Passage:
         self._new: Sequence[Storage] = ()
         self._bound: Sequence[Array] = ()
         self._known: dict[str, Array] = {}
+        self._asks = False
         self._shown: Any = None
 
     def start(self) -> None:
         """Replay the first part, under the lock that it was found under."""
-        if any(link.steady for link in self.node.chain):
-            self._know(self.node, self.ambient)
+        self._asks = any(link.steady for link in self.node.chain)
+        self._know(self.node, self.ambient)
         self.recordings.enter(self.node, self.node.held)
         try:
             self._replay(self.node.chain[0], self.ambient)
@@ -344,7 +345,9 @@ class Passage:
         return ambient
 
     def _know(self, node: Node, ambient: Arrays) -> None:
-        """Note which arrays the function finds, and may go on with."""
+        """Note which arrays the function finds, and may go on with, if parts ask."""
+        if not self._asks:
+            return
         pairs = zip(node.ambient.arrays, ambient.arrays, strict=True)
         self._known |= {slot.path: array for slot, array in pairs}
 

@@ -568,11 +568,13 @@ class Rerun:
         arguments, look = self._arguments, self._integration.look
         self._pairs += zip(theirs.arrays(), own.arrays(), strict=True)
         # Once: a region may bind a slot to something else.
-        self._pairs += [
+        held = [
             (new, slot.held(arguments))
             for slot, new, *_ in left.bound
-            if new is not None and id(new) not in self._mine
+            if id(new) not in self._mine
         ]
+        is_array = self._integration.is_array
+        self._pairs += [pair for pair in held if all(map(is_array, pair))]
         things = [*zip(theirs.containers, own.containers, strict=True)]
         self._mine |= {id(x): y for (x, _), (y, _) in things}
         self._mine |= {id(x): y for x, y in self._pairs}

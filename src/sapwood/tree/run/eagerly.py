@@ -33,7 +33,7 @@ from sapwood.tree.regions.rehearsed import Rehearsed
 from sapwood.tree.regions.rerun import Begun, Rerun, Strayed
 from sapwood.tree.run.verify import reachable
 from sapwood.tree.tell.call_log import CallLog
-from sapwood.tree.watch.session import Raised, Session, Unready, Warm
+from sapwood.tree.watch.session import Passing, Raised, Session, Unready, Warm
 from sapwood.tree.watch.watch import Caught, Watched, warm_up
 from sapwood.units import Size
 
@@ -296,6 +296,8 @@ class Eagerly:
         if watched is None:
             if isinstance(error, Caught):
                 error.reraise()
+            if isinstance(error, Passing) and error.__cause__ is not None:
+                raise error.__cause__  # as if nothing were around the region
             raise error
         why = (
             taking.raised_within(error)
