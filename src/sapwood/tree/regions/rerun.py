@@ -359,6 +359,13 @@ class Begun:
         edits: list[list[Edit]] = [[] for _ in self.ran] or [[]]
         try:
             arguments, latest = self.arguments(), self.latest
+            # Objects first: the ways to all others lead through them.
+            objects = [pair for pair in self.plain if isinstance(pair[1], ref)]
+            for slot, reference in objects:
+                then, now = _known(reference), slot.held(arguments)
+                if now is not then:
+                    slot.write(then, arguments)
+                    edits[-1].append(partial(_rewrite, slot, now, own, arguments))
             values = self._values(arguments, regions=len(edits))
             self._edit(edits[-1], own, values[-1], arguments)
             right = not edits[-1] or (latest is not None and self._holds(latest))
@@ -426,10 +433,7 @@ class Begun:
         """Have slots hold what they held before the last region, as do containers."""
         known = [(slot, new) for slot, _, new in self._bound]
         held = {**values, **{_place(slot, arguments): new for slot, new in known}}
-        # Objects first: the ways to all others lead through them.
-        objects = [pair for pair in self.plain if isinstance(pair[1], ref)]
-        plain = [pair for pair in self.plain if not isinstance(pair[1], ref)]
-        for slot, was in (*objects, *known, *plain, *zip(*self.found, strict=True)):
+        for slot, was in (*known, *self.plain, *zip(*self.found, strict=True)):
             now = slot.held(arguments)
             then = held.get(_place(slot, arguments), _known(was))
             if now is not then and constant_key(now) != constant_key(then):
