@@ -75,17 +75,17 @@ def test_large_numbers_are_exact(file):
     ("text", "said"),
     [
         ("id,lower,upper\na,0,5\n", "has no column 'size'"),
-        ("id,lower,upper,size\na,0,5\n", "line 2 of .*given has 3 cells. Give 4"),
+        ("id,lower,upper,size\na,0,5\n", "line 2 of .*given.csv has 3 cells. Give 4"),
         (
             "id,lower,upper,size\na,0,5,1\nb,0,x,1\n",
-            "line 3 of .*given has 'x' in its column up",
+            "line 3 of .*given.csv has 'x' in its column up",
         ),
         ("id,lower,upper,size\na,0,5,1.5\n", "has '1.5' in its column size"),
         ("id,lower,upper,size\na,0,5,1_0\n", "has '1_0' in its column size"),
         ("id,lower,upper,size\na,0,5," + "9" * 5000, "at most 40 digits"),
         (
             "id,lower,upper,size\na,5,5,1\n",
-            "line 2 of .*given has a lower of 5",
+            "line 2 of .*given.csv has a lower of 5",
         ),
         ("id,lower,upper,size\na,0,5,-1\n", "has a size of -1"),
         ("id,lower,upper,size\na,0,5,1\na,6,7,1\n", "has the id 'a' of line 2"),
