@@ -58,7 +58,7 @@ def _pair(piece: str, text: str) -> tuple[str, str]:
     return match[1], match[2]
 
 
-def read_switch(text: str) -> bool:
+def _read_switch(text: str) -> bool:
     """Return the truth of ``True`` or ``False``."""
     if text not in {"True", "False"}:
         raise ValueError(text)
@@ -72,14 +72,14 @@ def read_whole(text: str) -> int:
     return int(text)
 
 
-def read_decimal(text: str) -> float:
+def _read_decimal(text: str) -> float:
     """Return a number from digits with at most one point, or an exponent."""
     if re.fullmatch(r"[0-9]+(\.[0-9]*)?(e-?[0-9]{1,3})?|\.[0-9]+", text) is None:
         raise ValueError(text)
     return float(text)
 
 
-def read_size(text: str) -> Size:
+def _read_size(text: str) -> Size:
     """Return bytes from a whole number with or without a unit: ``64M``, ``64MiB``."""
     match = re.fullmatch(r"([0-9]{1,18})(|B|[KMGT](?:I?B)?)", text.upper())
     if match is None:
@@ -87,7 +87,7 @@ def read_size(text: str) -> Size:
     return Size(int(match[1]) * _SCALES[match[2][:1]])
 
 
-def read_list(text: str) -> dict[object, object]:
+def _read_list(text: str) -> dict[object, object]:
     """Return the numbers of a list ``[256:1,>:8]``; the key of ``>`` stays text."""
     numbers: dict[object, object] = {}
     for piece in text[1:-1].split(","):
@@ -243,7 +243,7 @@ class Kind:
         return f"{name}:{value}"
 
 
-SWITCH = Kind("True or False", (bool,), read_switch)
+SWITCH = Kind("True or False", (bool,), _read_switch)
 
 
 def _is_size(value: int, least: int) -> bool:
@@ -259,19 +259,19 @@ def size(least: int, allowed: str = "", *, optional: bool = False) -> Kind:
     return Kind(
         f"{allowed}, in text also with a unit, as 64MiB{'; or None' * optional}",
         (int, NoneType) if optional else (int,),
-        read_size,
+        _read_size,
         lambda value: _is_size(value, least),
         mib=True,
     )
 
 
 FRACTION = Kind(
-    "a float from 0.0 to 1.0", (float,), read_decimal, lambda v: 0.0 <= v <= 1.0
+    "a float from 0.0 to 1.0", (float,), _read_decimal, lambda v: 0.0 <= v <= 1.0
 )
 THRESHOLD = Kind(
     "a float from 0.0 (off) to below 1.0",
     (float,),
-    read_decimal,
+    _read_decimal,
     lambda value: 0.0 <= value < 1.0,
 )
 THREADS = Kind(
@@ -286,13 +286,13 @@ RESERVE = Kind(
     "a float above 0 (of the device's memory, as 1.125), bytes from 2 MiB (in text "
     "also 40GiB), or None",
     (float, int, NoneType),
-    lambda text: (read_decimal if {".", "e"} & {*text} else read_size)(text),
+    lambda text: (_read_decimal if {".", "e"} & {*text} else _read_size)(text),
     lambda v: 0.0 < v <= 64.0 if type(v) is float else _is_size(v, 2 * MIB),
 )
 
 
 def _read_divisions(text: str) -> Any:
-    return read_list(text) if text.startswith("[") else read_whole(text)
+    return _read_list(text) if text.startswith("[") else read_whole(text)
 
 
 def _divisions(given: Any) -> Divisions:

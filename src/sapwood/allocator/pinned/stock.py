@@ -101,7 +101,7 @@ class Block:
         return self.segment.kind == "whole"
 
 
-UNROUTED = PoolId(-1, 0)
+_UNROUTED = PoolId(-1, 0)
 """What keeps blocks that were recorded while nothing was routed, until the end."""
 
 
@@ -243,7 +243,7 @@ class Pools:
         Raises `MisuseError` for the default pool and where it is already.
         """
         stack = self._routes.stack
-        if id_ in {DEFAULT_POOL, UNROUTED}:
+        if id_ in {DEFAULT_POOL, _UNROUTED}:
             raise MisuseError(f"pool {tuple(id_)} is nobody's own: begin another one")
         if any(each.id == id_ for each in stack):
             raise MisuseError(
@@ -364,7 +364,7 @@ class Stock:
         """Note that a copy on a stream uses a block, or is to when it is replayed."""
         if recorded:
             route = self.pools.route()
-            block.captured.add(UNROUTED if route is None else route.id)
+            block.captured.add(_UNROUTED if route is None else route.id)
         else:
             block.users.add(stream)
 

@@ -20,7 +20,7 @@ from sapwood.driver.emulated.physical import Extent, Physical
 from sapwood.driver.emulated.schedules import schedule_named
 from sapwood.driver.emulated.window import Window
 from sapwood.driver.facade import Facade
-from sapwood.driver.layers.recorded import Recorded
+from sapwood.driver.layers import Recorded
 from sapwood.driver.results import Refusal, invalid_value
 from sapwood.errors import InternalError, MisuseError, OutOfMemory
 from sapwood.units import Addr, Size, align_up, hex_address, size_text

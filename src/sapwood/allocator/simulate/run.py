@@ -41,7 +41,7 @@ class Policy:
     start: _Start
 
 
-def find_policy(name: str) -> Policy:
+def _find_policy(name: str) -> Policy:
     """Return the policy called ``name``; raises `MisuseError` where there is none."""
     policy = POLICIES.get(name)
     if policy is None:
@@ -159,7 +159,7 @@ def simulate(
     if device_memory is not None:
         _check_count("device_memory", device_memory, MOST_MEMORY)
     total = device_memory or max(_AMPLE, trace.peak * _MARGIN)
-    chosen = find_policy(policy)
+    chosen = _find_policy(policy)
     if chosen.kind == "ours":
         _check_peak(trace)
     started = time.perf_counter()
