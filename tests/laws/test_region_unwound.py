@@ -7,6 +7,7 @@ that fails at a region, where handlers of the function run meanwhile.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from types import SimpleNamespace
 
 import pytest
@@ -215,6 +216,42 @@ def test_a_refusal_that_is_tried_again_for_ever(rt):
     for _ in range(4):
         assert float(f(x)[0]) == 9
     assert f.stats().replays == 0
+
+
+def _hidden(array):
+    """Return what gives an array that no guard finds."""
+    return itertools.repeat(array).__next__
+
+
+@pytest.mark.every_framework
+@pytest.mark.parametrize("how", ["finally", "with"])
+def test_a_recording_that_fails_where_the_first_region_is_passed_something(agree, how):
+    """Nothing has run then; and nothing that handlers launch is to run."""
+
+    def program(w):
+        s = SimpleNamespace(w=w.values(4), v=w.values(4))
+        secret, live = _hidden(w.values(4)), sw.eager(lambda _: None)
+
+        def finally_(x):
+            h = x + 1
+            s.w, s.v = s.v, s.w
+            try:
+                live(secret())
+            finally:
+                s.w += h
+            return h * 2
+
+        def with_(x):
+            h = x * s.w
+            with Counted(s):
+                live(secret())
+            return h
+
+        f, x = w.graph(finally_ if how == "finally" else with_), w.values(4)
+        for _ in range(6):
+            yield f(x), s.w, s.v
+
+    agree(program)
 
 
 def test_what_cannot_be_begun_again_raises_what_the_region_raised(rt):
