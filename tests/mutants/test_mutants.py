@@ -57,7 +57,7 @@ def _store(seed, examples=240):
 
 
 def _tree(seed):
-    return steps_until_caught(Calls, seed, examples=40)
+    return steps_until_caught(Calls, seed, examples=80)
 
 
 def _alike(run):

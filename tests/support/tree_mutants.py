@@ -20,6 +20,7 @@ from sapwood.memory.range import Range
 from sapwood.tree.call.integration import Kept
 from sapwood.tree.choose.admit import rejects
 from sapwood.tree.guards import Ambient, Survey
+from sapwood.tree.guards.checks import Check
 from sapwood.tree.guards.reach import reach
 from sapwood.tree.node.leases import Leases
 from sapwood.tree.record.build import build
@@ -85,9 +86,9 @@ TREE_MUTANTS: Final = (
     ),
     mutant(
         "ambient guard dropped",
-        Ambient._differs,
-        "found = check.differs(reading)",
-        "found = check.differs(reading) and None",
+        Check._slot,
+        "if not guard.holds(value, things, looks):",
+        "if not (guard.holds(value, things, looks) or True):",
     ),
     mutant(
         "eviction of a live node",

@@ -11,7 +11,7 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 from sapwood.tree.guards.scope import ATOMS
-from sapwood.tree.guards.standard import BYTES, bytes_of
+from sapwood.tree.guards.standard import BYTES, bytes_of, is_host_array
 from sapwood.tree.nests.containers import Identity, constant_key
 
 
@@ -68,7 +68,7 @@ def constant_of(value: Any) -> Hashable:
         return constant_key(value)
     if cls is FunctionType:
         return Identity(value)
-    if _is_host_array(cls):
+    if is_host_array(cls):
         kind = str(getattr(value, "dtype", ""))
         looks: tuple[Hashable, ...] = (cls, *_looks_of(value), kind)
         if value.nbytes <= BYTES and "O" not in kind and kind != "object":
@@ -89,12 +89,8 @@ def constant_of(value: Any) -> Hashable:
 def is_left_out(value: Any, frozen: Hashable) -> bool:
     """Return whether a value has contents that what it is ``frozen`` to leaves out."""
     cls = type(value)
-    host = _is_host_array(cls) or cls is bytearray or is_tensor(value)
+    host = is_host_array(cls) or cls is bytearray or is_tensor(value)
     return host and not isinstance(frozen, Contents)
-
-
-def _is_host_array(cls: type) -> bool:
-    return all(hasattr(cls, name) for name in ("tobytes", "shape", "nbytes"))
 
 
 def kept_contents(value: Any) -> Callable[[], object]:

@@ -23,7 +23,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from sapwood.tree.guards.owners import owner_of_class, owner_of_code, owner_of_module
-from sapwood.tree.guards.standard import said_by
+from sapwood.tree.guards.standard import is_host_array, said_by
 from sapwood.tree.guards.views import EMPTY
 from sapwood.tree.nests.containers import constant_key
 from sapwood.tree.nests.plain import is_plain, to_json, to_text
@@ -215,8 +215,7 @@ def _version(package: str) -> str | None:
 
 
 def _is_host_array(value: Any) -> bool:
-    cls = type(value)
-    return hasattr(cls, "tobytes") and hasattr(cls, "dtype") and hasattr(cls, "shape")
+    return is_host_array(type(value)) and hasattr(type(value), "dtype")
 
 
 def _host_array(value: Any) -> bytes | None:

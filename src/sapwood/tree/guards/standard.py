@@ -31,6 +31,16 @@ ENVIRONMENT: Final = type(os.environ)
 """The class of the process's environment, which is for users' functions to read."""
 
 
+def is_host_array(cls: type) -> bool:
+    """Return whether instances of a class are arrays whose bytes are on the host.
+
+    Arrays on a device have ``tobytes`` too, CuPy's for one: reading them here would
+    wait for the device, in each call.
+    """
+    host = cls is memoryview or hasattr(cls, "__array_interface__")
+    return host and hasattr(cls, "tobytes")
+
+
 def bytes_of(value: Any) -> bytes | None:
     """Return the bytes of an object that has some, and not too many; else None."""
     cls: type = type(value)
