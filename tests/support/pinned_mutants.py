@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from sapwood.allocator.caching.pending import Pending
 from sapwood.allocator.pinned.intake import Freed, Intake
 from sapwood.allocator.pinned.stock import Pool, Stock
 from tests.support.tree_mutants import mutant
@@ -17,9 +18,9 @@ PINNED_MUTANTS: Final = (
     ),
     mutant(
         "one copy of several waited for",
-        Freed.add,
-        "for stream in block.users]",
-        "for stream in block.users][:1]",
+        Pending.end,
+        "if self._count_down(use.block) and",
+        "if (self._count_down(use.block) or True) and",
     ),
     mutant(
         "events not asked",
