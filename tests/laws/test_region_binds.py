@@ -151,13 +151,20 @@ def _returns_state(_, s):
     return fn
 
 
-def _kept_from_before(w, s):
-    """The function goes on with the array that was there before."""
+def _binding_anew(w, s):
+    """Return a region that binds a new array in calls that stray."""
 
     @sw.eager
     def live(_):
         if s.strays:
             s.w = w.values(4)
+
+    return live
+
+
+def _kept_from_before(w, s):
+    """The function goes on with the array that was there before."""
+    live = _binding_anew(w, s)
 
     def fn(x):
         h, before = x + 1, s.w
@@ -169,11 +176,7 @@ def _kept_from_before(w, s):
 
 def _used_from_before(w, s):
     """The same, where that is another one in each call, and is computed with."""
-
-    @sw.eager
-    def live(_):
-        if s.strays:
-            s.w = w.values(4)
+    live = _binding_anew(w, s)
 
     def fn(x):
         h, before = x + 1, s.w

@@ -223,10 +223,10 @@ def _names_after(code: CodeType, at: int) -> Iterator[str]:
 
 
 def caught_at(stop: CodeType) -> tuple[str | None, bool]:
-    """Return ``file:line`` of the innermost `try` that the caller's caller is in.
+    """Return ``file:line`` of the innermost `try` around the caller's caller, or None.
 
-    And whether it is in a `with`. Frames are looked at up to the one that runs
-    ``stop``.
+    And whether a `with` is around it, which matters where there is no `try`. Frames
+    are looked at up to the one that runs ``stop``.
     """
     caller = sys._getframe(1)  # noqa: SLF001 - made for this
     within = False
@@ -242,7 +242,7 @@ def caught_at(stop: CodeType) -> tuple[str | None, bool]:
 
 
 def _around(code: CodeType, at: int) -> set[str]:
-    """Return what is around the instruction at ``at``: a `try`, a `with`, or both."""
+    """Return which of ``try`` and ``with`` are around the instruction at ``at``."""
     entries, kinds = _handlers(code)
     seen: set[int] = set()
     found: set[str] = set()
@@ -261,7 +261,10 @@ def _around(code: CodeType, at: int) -> set[str]:
 def _handlers(
     code: CodeType,
 ) -> tuple[tuple[tuple[int, int, int], ...], Mapping[int, str]]:
-    """Return ``(start, end, target)`` of all handlers, and which are a `try`'s."""
+    """Return ``(start, end, target)`` of all handlers, and what each target is of.
+
+    Of a ``try``, of a ``with``, or of neither: then it is empty.
+    """
     ops = [op for op in dis.get_instructions(code) if op.opname != "CACHE"]
     after = dict(zip((op.offset for op in ops), ops[1:], strict=False))
     entries = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]

@@ -794,10 +794,10 @@ class _Parts:
         self.frame.returned(name, got, self.carried)
 
     def _know_again(self, name: str, first: int) -> None:
-        """Have what a region returned lie where the function has it, if that is state.
+        """Let state that a region returned be where the function has it.
 
-        Raises `CaptureError` for more or less of such an array. The places of what it
-        returned begin with the ``first``.
+        ``first`` is the first place of what it returned. Raises `CaptureError` where a
+        region returned a larger or smaller part of such an array.
         """
         places = self.carried.places(self.recordings.integration)
         held = {storage for storage, *_ in self.rooms}

@@ -239,15 +239,15 @@ class Begun:
     def follows(self, plain: PlainChanges, found: Iterable[tuple[Slot, Array]]) -> None:
         """Note what a part finds behind a region.
 
-        That are the ``plain`` values which the region has changed, and the arrays in
-        slots, but for those that parts have bound.
+        These are the ``plain`` values that the region has changed, and the arrays in
+        slots that no part has bound.
         """
         own = {slot.path for slot, *_ in self._bound}
         other = [pair for pair in found if pair[0].path not in own]
         self._changes.append([*plain, *other])
 
     def binds(self, slots: Iterable[tuple[Slot, Any, Any]]) -> None:
-        """Note the slots that the latest part binds: what was there, and what is."""
+        """Note the slots that the latest part binds, with the old and new arrays."""
         self._before = len(self._bound)
         self._bound += slots
 
@@ -352,9 +352,10 @@ class Begun:
         self._rewind()
 
     def edits(self, own: Own) -> list[list[Edit]] | None:
-        """Undo what regions changed besides what is in arrays; return that, of each.
+        """Undo what regions changed, but for contents of arrays; return how to redo it.
 
-        None where nobody knows what it was: then all is kept.
+        One list for each region. None where it is not known what was there before: then
+        nothing is undone.
         """
         edits: list[list[Edit]] = [[] for _ in self.ran] or [[]]
         try:
