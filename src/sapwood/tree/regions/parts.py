@@ -701,8 +701,8 @@ class _Parts:
             manner=manner,
             drops=crossing.drops_result(run),
         )
-        try:
-            with framework.resting():
+        with framework.resting():
+            try:
                 graph = capture.pause()
                 with collected(self), capture.live(graph):
                     self._end(graph, (args, kwargs), last=False)
@@ -711,10 +711,10 @@ class _Parts:
                     result = self.frame.taken_in(result, self.gives, (args, kwargs))
                     self._begin()
                 capture.resume(self.ranges[-1])
-        except BaseException as failed:
-            capture.failed = Caught(failed)
-            self._divert()
-            raise
+            except BaseException as failed:
+                capture.failed = Caught(failed)
+                self._divert()
+                raise
         if raised is not None:
             raised.reraise()
         return result
@@ -725,11 +725,10 @@ class _Parts:
         # Where this fails, too, an error of the function is on its way already.
         with suppress(CaptureError, DriverError, OutOfMemory):
             if not capture.is_on():
-                with self.device.framework.resting():
-                    self._open()
-                    if isinstance(capture, Adopting):
-                        capture.owner = self.owners[-1]
-                    capture.resume(self.ranges[-1])
+                self._open()
+                if isinstance(capture, Adopting):
+                    capture.owner = self.owners[-1]
+                capture.resume(self.ranges[-1])
 
     def _cross(
         self, part: EagerRegion, told: str, live: Callable[..., Live]
