@@ -47,6 +47,7 @@ from sapwood.tree.regions.chain import Passage
 from sapwood.tree.regions.parts import _Parts
 from sapwood.tree.regions.rerun import Begun, Rerun
 from sapwood.tree.replay import compiled
+from sapwood.tree.replay.last_call import LastCall
 from sapwood.tree.replay.replay import order
 from sapwood.tree.run.eagerly import Eagerly
 from sapwood.tree.run.making import Making
@@ -112,6 +113,12 @@ GAP_MUTANTS: Final = (
         "an array that the function had from before is another",
         Passage._admitted,
         "self._known.get(path) is not ambient.arrays[i]",
+        "False",
+    ),
+    mutant(
+        "an array that is passed again is another",
+        LastCall.leaves,
+        "leaves[i] is not leaves[k]",
         "False",
     ),
     mutant(

@@ -138,11 +138,15 @@ def test_nothing_is_kept_alive(rt):
 
 
 def test_arrays_that_share_are_described(rt):
-    """Which arrays overlap is part of the key, and no memo knows it."""
-    x = rt.array(np.ones(4))
+    """Which arrays overlap is part of the key; a memo knows those passed again."""
+    x, y = rt.array(np.ones(4)), rt.array(np.ones(4))
     assert _last_call(rt, x, x[1:]) is None
-    last_call = _last_call(rt, x, rt.array(np.ones(4)))
-    assert last_call.recognise((x, x), {}) is None
+    assert _last_call(rt, x, x[:]) is None
+    assert _last_call(rt, x, y).recognise((x, x), {}) is None
+    last_call = _last_call(rt, x, x)
+    assert last_call.recognise((y, y), {}) is not None
+    assert last_call.recognise((x, y), {}) is None
+    assert last_call.recognise((x, x[:]), {}) is None
 
 
 def test_revoked_arrays_are_refused(rt):

@@ -90,8 +90,12 @@ class Program(NamedTuple):
         return values[0] if self.shape is None else self.shape(values), bound
 
 
-def program_of(node: Node) -> Program:
-    """Return the program of a node's outputs."""
+def program_of(node: Node, number_of: Callable[[int], int]) -> Program:
+    """Return the program of a node's outputs.
+
+    ``number_of`` gives the number of an array, of the call's and of those that were
+    read, among those that are looked at.
+    """
     made: list[Made] = []
     flown: list[Made] = []
     copied = node.copied()
@@ -111,7 +115,7 @@ def program_of(node: Node) -> Program:
                 marks.append((2, len(constants)))
                 constants.append(value)
             case Alias(k):
-                marks.append((3, k))
+                marks.append((3, number_of(k)))
             case Same(k):
                 marks.append(marks[k])
     starts = [*accumulate(map(len, (made, flown, constants)), initial=0)]

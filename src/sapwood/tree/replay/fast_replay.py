@@ -65,7 +65,7 @@ class FastReplay(ReplayState):
         self._missed, self.patience = 0, _PATIENCE
         self.kept: Kept | None = None
         self.own = node.passing()
-        self.program = program_of(node)
+        self.program = program_of(node, last_call.number_of)
         self._copiers = self.program.copiers(node, recordings)
         self.spans = Spans.of(node, given, ambient, recordings.integration)
         self.bindings = Bindings(node)
@@ -89,7 +89,7 @@ class FastReplay(ReplayState):
         It takes the place of one ``before``, which was outdated.
         """
         plain = {*map(type, (*node.outputs.leaves, *node.outputs.bound))} <= _PLAIN
-        if not plain or node.chain or node.revokes:
+        if not plain or node.chain or node.revokes or (node.which and last_call.again):
             return None
         made = cls(recordings, node, given, ambient, last_call)
         if before is not None:

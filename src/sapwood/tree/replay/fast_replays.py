@@ -20,8 +20,9 @@ from sapwood.tree.replay.fast_replay import FastReplay
 from sapwood.tree.replay.last_call import LastCall
 from sapwood.tree.tell.call_log import CallLog
 
-_MANY: Final = 4
-"""Fast replays of one function: each call may look at all of them."""
+_MANY: Final = 16
+"""Fast replays of one function: each call may look at all of them. In C one that does
+not fit takes some 0.3 us, and a call that is decided ten times that of all of them."""
 
 
 class FastReplays(ReplaysState):

@@ -23,9 +23,11 @@ _PLAIN: Final = {bool, bytes, complex, float, int, str, type(None)}
 
 @dataclass(slots=True, eq=False)
 class LastCall:
-    """What a call looked like whose arrays have a storage each.
+    """What a call looked like whose arrays have a storage each, or are one.
 
-    ``flat``: all that is passed is arrays, by position.
+    An array that is passed again is looked at once: ``firsts`` are the leaves that are
+    looked at, ``again`` the others, and the leaf that each is. ``flat``: all that is
+    passed is arrays, by position, each once.
     """
 
     integration: Integration
@@ -33,6 +35,9 @@ class LastCall:
     structure: Any
     positions: Sequence[int]
     constants: Sequence[tuple[int, Any]]
+    firsts: Sequence[int]
+    again: Sequence[tuple[int, int]]
+    sharing: Any
     probe: Probe
     lows: Sequence[Addr]
     flat: bool
@@ -44,26 +49,36 @@ class LastCall:
         _, parts, sharing = key
         arrays = set(seen.positions)
         constants = [(i, x) for i, x in enumerate(seen.leaves) if i not in arrays]
-        if sharing is not None or any(type(x) not in _PLAIN for _, x in constants):
+        twins = range(len(arrays)) if sharing is None else sharing[1]
+        pairs = [*zip(seen.positions, (seen.positions[k] for k in twins), strict=True)]
+        firsts = [i for i, k in pairs if i == k]
+        given = seen.given
+        if len(firsts) != len(given.storages):
+            return None  # some are views of one storage
+        if any(type(x) not in _PLAIN for _, x in constants):
             return None
         if not _are_apart(seen.structure, arrays):
             return None
-        layouts, given = [parts[i] for i in seen.positions], seen.given
         # The call itself may have ended what it was donated.
         if any(each.stale is not None for each in given.storages):
             return None
-        probe = probe_of(given.arrays, layouts, integration)
+        layouts = [parts[i] for i in firsts]
+        probe = probe_of([seen.leaves[i] for i in firsts], layouts, integration)
         if probe is None or [*probe.lows] != [*given.lows]:
             return None
+        again = [pair for pair in pairs if pair[0] != pair[1]]
         return cls(
             integration,
             seen.key,
             seen.structure,
             seen.positions,
             constants,
+            firsts,
+            again,
+            given.sharing,
             probe,
             probe.lows,
-            flat=seen.is_flat and not seen.kwargs and not constants,
+            flat=seen.is_flat and not (seen.kwargs or constants or again),
         )
 
     def recognise(
@@ -83,6 +98,9 @@ class LastCall:
         given = self.given(arrays, lows)
         if given is None:
             return None
+        if self.again:
+            every = [leaves[i] for i in self.positions]
+            given = given._replace(arrays=every, sharing=self.sharing)
         return Call(
             self.key, leaves, self.structure, self.positions, given, args, kwargs
         )
@@ -91,7 +109,7 @@ class LastCall:
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Sequence[Any] | None:
         """Return a call's leaves; None where its nest or a plain value is another."""
-        if self.flat and not kwargs and len(args) == len(self.positions):
+        if self.flat and not kwargs and len(args) == len(self.firsts):
             return args
         leaves: list[Any] = []
         passed, named = self.structure[2]
@@ -99,6 +117,9 @@ class LastCall:
             return None
         for i, value in self.constants:
             if leaves[i] is not value:
+                return None
+        for i, k in self.again:
+            if leaves[i] is not leaves[k]:
                 return None
         return leaves
 
@@ -110,10 +131,17 @@ class LastCall:
         return None if leaves is None else self.arrays(leaves)
 
     def arrays(self, leaves: Sequence[Any]) -> Sequence[Any]:
-        """Return the arrays among a call's leaves."""
-        if self.constants:
-            return [leaves[i] for i in self.positions]
+        """Return the arrays among a call's leaves, each once."""
+        if self.constants or self.again:
+            return [leaves[i] for i in self.firsts]
         return leaves
+
+    def number_of(self, array: int) -> int:
+        """Return the number among `arrays` of one of the call's, or of one behind."""
+        if array >= len(self.positions):
+            return array - len(self.again)
+        leaf = self.positions[array]
+        return self.firsts.index(dict(self.again).get(leaf, leaf))
 
     def whereabouts(self, arrays: Sequence[Any]) -> Sequence[Addr] | None:
         """Return where arrays are, `lows` for the same ones; None if not alike."""
