@@ -73,7 +73,7 @@ def training() -> Figures:
 
     def step(x: Any, y: Any) -> Any:
         optimizer.zero_grad(set_to_none=True)
-        loss = (model(x) - y).square().mean()
+        loss = nn.functional.mse_loss(model(x), y)
         loss.backward()
         optimizer.step()
         return loss.detach()

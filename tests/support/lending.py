@@ -207,8 +207,7 @@ class _Looked(NumpyIntegration):
         """Return what copies dense arrays, as torch does: nobody holds what is read."""
         shape, strides, kind, _, writeable = layout
         packed = np.empty(shape, kind).strides, np.empty(shape, kind, "F").strides
-        whole = layout.extent == (0, size) and size and strides in packed
-        if not (whole and writeable):
+        if not (layout.extent[1] and strides in packed and writeable):
             return None
         storage = Storage(address, size, _Nobodys(), self._device_of.returns)
         copy = partial(self.make(layout, storage, address).copy, "K")

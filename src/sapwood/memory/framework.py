@@ -98,7 +98,7 @@ class Framework:
     def copier(
         self, layout: Any, address: Addr, size: Size, room: Callable[[], bool]
     ) -> Callable[[], Any] | None:
-        """Return what copies an array that is all of some bytes, by the framework.
+        """Return what copies an array, first and alone in some bytes, by the framework.
 
         Where the framework has no memory for it, ``room`` makes some, if it can.
 

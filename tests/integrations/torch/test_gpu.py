@@ -521,3 +521,16 @@ def test_a_thread_may_record_what_another_has_warmed_up(rt, same):
         for each in found:
             same(each, module(x))
     assert f.stats().recordings == 1
+
+
+def test_a_kept_sum_holds_its_own_bytes_alone(rt, same):
+    """Torch returns a loss in the memory of all that it has added up."""
+    f, x, y = rt.graph(nn.functional.mse_loss), randn(256, 256), randn(256, 256)
+    assert nn.functional.mse_loss(x, y).untyped_storage().nbytes() >= 256 * 256
+    losses = [f(x, y) for _ in range(80)]
+    before = torch.cuda.memory_allocated() + rt.memory_stats()["heap.bytes"]
+    losses += [f(x, y) for _ in range(40)]
+    held = torch.cuda.memory_allocated() + rt.memory_stats()["heap.bytes"] - before
+    assert held <= 40 * 512
+    for loss in losses:
+        same(loss, nn.functional.mse_loss(x, y))

@@ -22,7 +22,7 @@ from sapwood.errors import MisuseError
 from sapwood.integrations.cupy.array import KINDS, Array
 from sapwood.integrations.cupy.memory import Foreign, Memory, Place, pointer
 from sapwood.integrations.cupy.random import Generator
-from sapwood.integrations.cupy.streams import current
+from sapwood.integrations.cupy.streams import current, tensors
 from sapwood.integrations.strided import Layout
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
@@ -99,8 +99,12 @@ class CupyIntegration(Integration):
         self._foreign = Foreign()
 
     def is_array(self, value: object) -> bool:
-        """Return whether ``value`` is an array of CuPy's."""
-        return type(value) in KINDS
+        """Return whether ``value`` is an array of CuPy's, or torch's of that memory."""
+        return type(value) in KINDS or self._is_tensor(value)
+
+    def _is_tensor(self, value: object) -> bool:
+        theirs = tensors() if is_tensor(value) else None
+        return bool(theirs and theirs.is_plain(value, self.place.ordinal))
 
     def surroundings(self) -> tuple[tuple[str, object], ...]:
         """Return what every function reads, by its path."""
@@ -113,6 +117,8 @@ class CupyIntegration(Integration):
         if isinstance(value, np.ndarray):
             raise TypeError(host_array(value))
         if is_tensor(value):
+            if self._is_tensor(value) and tensors().is_in_order(current()):
+                return
             instead = "cupy.from_dlpack(x), or use arrays='torch'"
             raise TypeError(foreign_tensor(instead))
         if isinstance(value, cupy.ndarray):
@@ -123,9 +129,11 @@ class CupyIntegration(Integration):
 
     def look(self, array: Any) -> Look:
         """Return layout, storage and address."""
+        kind = 0 if type(array) is Array else 1
+        if type(array) not in KINDS:
+            array, kind = tensors().viewed(array), tensors().KIND
         at = array.data.ptr
         aligned = at & -at if at & (_ALIGNED - 1) else _ALIGNED
-        kind = 0 if type(array) is Array else 1
         dtype = array.dtype.str
         layout = Layout(array.shape, array.strides, dtype, aligned, kind)
         end = Addr(at + layout.extent[1])
@@ -160,4 +168,7 @@ class CupyIntegration(Integration):
     def make(self, layout: Layout, storage: Storage, address: Addr) -> Any:
         """Return an array of that layout."""
         at = pointer(storage, address, self.place)
-        return KINDS[layout.kind](layout.shape, layout.dtype, at, layout.strides)
+        what = layout.shape, layout.dtype, at, layout.strides
+        if layout.kind < len(KINDS):
+            return KINDS[layout.kind](*what)
+        return tensors().tensor_of(cupy.ndarray(*what))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -102,10 +104,12 @@ class CupyFramework(GuestFramework):
     def copier(
         self, layout: Layout, address: Addr, size: Size, room: Callable[[], bool]
     ) -> Callable[[], Any] | None:
-        """Return what makes copies of a packed array that is all of its bytes.
+        """Return what makes copies of a packed array that is first in its bytes.
 
         They are CuPy's own, in memory of its allocator.
         """
+        if layout.kind >= len(KINDS):
+            return None  # a tensor
         shape, strides = layout.shape, layout.strides
         memory = cupy.cuda.UnownedMemory(address, size, None, self.ordinal)
         at = cupy.cuda.MemoryPointer(memory, 0)
@@ -114,8 +118,8 @@ class CupyFramework(GuestFramework):
             _packed(shape, array.itemsize),
             _packed(shape[::-1], array.itemsize),
         )
-        whole = size == array.nbytes and strides in (rows, columns[::-1])
-        return partial(_copied, array, room) if whole else None
+        packed = array.nbytes and strides in (rows, columns[::-1])
+        return partial(_copied, array, room) if packed else None
 
     def default(self, driver: Driver, dropped: Queue) -> Stream:
         """Return CuPy's default stream."""
@@ -171,9 +175,13 @@ class CupyFramework(GuestFramework):
         """Allocate from ``allocate``, and refuse what waits on the host."""
         watching = session.current()
         strict = watching is not None and not watching.tolerant
+        theirs = tensors() if watching is not None else None
+        self._outside.rests = theirs.resting() if theirs else nullcontext
+        stream = self.raw() if self.included() else None
         with (
             cupy.cuda.using_allocator(allocator(allocate, self)),
             replaced() if strict else nullcontext(),
+            theirs.watched(stream) if theirs else nullcontext(),
         ):
             before = self._outside.allowed = _may_wait()
             _let_wait(before and not strict)
@@ -192,9 +200,19 @@ class CupyFramework(GuestFramework):
         before = _may_wait()
         _let_wait(self._outside.allowed)
         try:
-            yield
+            with self._outside.rests():
+                yield
         finally:
             _let_wait(before)
+
+
+def tensors() -> Any:
+    """Return what knows torch's tensors; None while no program has some on a GPU."""
+    torch = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)  # None while torch is being imported
+    if cuda is None or not cuda.is_initialized():
+        return None
+    return importlib.import_module("sapwood.integrations.cupy.tensors")
 
 
 def _packed(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:

@@ -102,13 +102,13 @@ class TorchFramework(GuestFramework):
     def copier(
         self, layout: Layout, address: Addr, size: Size, room: Callable[[], bool]
     ) -> Callable[[], Any] | None:
-        """Return what makes clones of a plain, dense tensor that is all of its bytes.
+        """Return what makes clones of a plain, dense tensor that is first in its bytes.
 
-        They are torch's own, in memory of its pool.
+        They are torch's own, in memory of its pool. Bytes behind it nobody else has:
+        of a sum, torch returns the first place of all that it has added up.
         """
         count = functools.reduce(operator.mul, layout.shape, 1)
-        whole = count * layout.dtype.itemsize == size > 0
-        if not whole or not layout.is_plain or not _is_dense(layout):
+        if not count or not layout.is_plain or not _is_dense(layout):
             return None
         theirs = torch._C._construct_storage_from_data_pointer(
             address, self.place, size
