@@ -14,7 +14,7 @@ import pytest
 import sapwood as sw
 from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Checked, Recorded
-from sapwood.persist.memory import MemoryStore
+from tests.support.shelf import Shelf
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -83,4 +83,4 @@ def open_runtime():
 @pytest.fixture
 def store():
     """Return a store in memory."""
-    return MemoryStore(1 << 24)
+    return Shelf()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood.persist.memory import MemoryStore
+from tests.support.shelf import Shelf
 
 
 class Opaque:
@@ -90,7 +90,7 @@ def _run(store, wiring, flipped):
 @pytest.mark.parametrize("wiring", WIRINGS, ids=lambda wiring: wiring.__name__[1:])
 def test_the_same_ops_prove_nothing(wiring):
     """Ops of the same names may read other bytes, and leave other things behind."""
-    store = MemoryStore(1 << 22)
+    store = Shelf()
     for flipped in (False, True):
         found, want, stats, why = _run(store, wiring, flipped)
         assert found == [want] * 3

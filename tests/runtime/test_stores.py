@@ -12,8 +12,8 @@ import pytest
 import sapwood as sw
 from sapwood.driver.emulated import Emulated
 from sapwood.events import StoreTrouble
-from sapwood.persist.memory import MemoryStore
 from tests.support.inexact import Inexact
+from tests.support.shelf import Shelf
 
 
 def _warned(make):
@@ -30,7 +30,7 @@ def _warned(make):
 @pytest.mark.parametrize("kind", ["folder", "memory"])
 def test_a_device_whose_recordings_cannot_be_kept_says_so(tmp_path, kind):
     """As CUDA, which does not know every address; the calls do not mind."""
-    store = tmp_path / "store" if kind == "folder" else MemoryStore(1 << 20)
+    store = tmp_path / "store" if kind == "folder" else Shelf()
     rt, (told,) = _warned(lambda: sw.Runtime(Inexact(Emulated()), store=store))
     assert "recordings of emulated cannot be kept" in str(told.message)
     assert told.filename == __file__
@@ -78,7 +78,7 @@ def test_a_folder_that_cannot_be_written_is_told_of(tmp_path, monkeypatch):
 
 def test_what_can_be_used_is_not_warned_of(tmp_path):
     """A folder that is not there yet, the one that is made of it, and none."""
-    for store in (tmp_path / "a" / "b", tmp_path / "a" / "b", None, MemoryStore(1)):
+    for store in (tmp_path / "a" / "b", tmp_path / "a" / "b", None, Shelf()):
         rt, told = _warned(lambda store=store: sw.Runtime("emulated", store=store))
         assert told == []
         rt.close()
@@ -122,7 +122,7 @@ def _appends_nests(o, x):
 @pytest.mark.parametrize("fn", [_counts, _asks, _appends_nests])
 def test_what_is_added_to_is_added_to_by_restored_recordings(fn):
     """With other numbers in other runtimes; what no store can hold is recorded anew."""
-    store, restored = MemoryStore(1 << 20), []
+    store, restored = Shelf(), []
     for calls in (0, 5, 100):
         own, plain = _Kept(calls), _Kept(calls)
         with sw.Runtime("emulated", store=store) as rt:

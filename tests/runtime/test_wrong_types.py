@@ -7,7 +7,7 @@ import pytest
 
 import sapwood as sw
 from sapwood.driver.emulated import Emulated
-from sapwood.persist.memory import MemoryStore
+from tests.support.shelf import Shelf
 
 
 @pytest.mark.parametrize("store", [5, 1.5, b"folder", dict, object()], ids=type)
@@ -23,7 +23,7 @@ def test_stores_and_paths_are_taken(tmp_path, kind):
     given = {
         "path": tmp_path,
         "text": str(tmp_path),
-        "store": MemoryStore(1 << 20),
+        "store": Shelf(),
         "none": None,
     }
     with sw.Runtime("emulated", store=given[kind]) as rt:

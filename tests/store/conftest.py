@@ -1,4 +1,4 @@
-"""Stores of every kind, and keys and parts to put into them."""
+"""Stores, and keys and parts to put into them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import pytest
 from sapwood.persist.disk import DiskStore
 from sapwood.persist.entries import Entries
 from sapwood.persist.key import Key
-from sapwood.persist.memory import MemoryStore
-from sapwood.persist.tiered import Tiered
 
 LIMIT = 1 << 20
 
@@ -18,33 +16,21 @@ def _key(**components):
     return Key(tuple((label, text.encode()) for label, text in components.items()))
 
 
-STORES = {
-    "memory": lambda _, limit: MemoryStore(limit),
-    "disk": lambda path, limit: DiskStore(path / "disk", limit),
-    "memory before disk": lambda path, limit: Tiered(
-        MemoryStore(limit), DiskStore(path / "far", limit)
-    ),
-    "disk before disk": lambda path, limit: Tiered(
-        DiskStore(path / "near", limit), DiskStore(path / "far", limit)
-    ),
-}
-
-
 @pytest.fixture
 def make_key():
     """``make_key(shape="8")`` is a key."""
     return _key
 
 
-@pytest.fixture(params=STORES)
-def new_store(request, tmp_path):
-    """``new_store(limit)`` opens one of every kind of store."""
-    return lambda limit=LIMIT: STORES[request.param](tmp_path, limit)
+@pytest.fixture
+def new_store(tmp_path):
+    """``new_store(limit)`` opens a store in a folder."""
+    return lambda limit=LIMIT: DiskStore(tmp_path / "disk", limit)
 
 
 @pytest.fixture
 def store(new_store):
-    """A store of every kind, with room."""
+    """A store with room."""
     return new_store()
 
 

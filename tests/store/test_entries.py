@@ -22,7 +22,7 @@ from sapwood.persist.key import (
     nearest,
     needs,
 )
-from sapwood.persist.memory import MemoryStore
+from tests.support.shelf import Shelf
 
 PARTS = {"ops": b"launch", "image": b"\0" * 2_000, "twin": b"launch", "empty": b""}
 METHODS = ("get", "put", "delete", "scan")
@@ -33,7 +33,7 @@ class Failing:
 
     def __init__(self, error, works=()):
         self.error, self.calls = error, 0
-        self.inner = MemoryStore(1 << 20)
+        self.inner = Shelf()
         for method in METHODS:
             good = getattr(self.inner, method)
             setattr(self, method, good if method in works else self._fail)
@@ -94,7 +94,7 @@ def test_the_name_of_a_part_must_print(entries, make_key, name):
 
 def _tampered(make_key, tamper):
     """Return entries over a memory store whose values were tampered with."""
-    store, told = MemoryStore(1 << 20), []
+    store, told = Shelf(), []
     entries = Entries(store, told.append)
     key = make_key(shape="8")
     entries.put(key, PARTS)
@@ -150,7 +150,7 @@ def test_what_is_damaged_is_absent_and_heals(make_key, tamper):
 
 def test_contents_that_are_not_their_name_s_go(make_key):
     """They are no use to any entry, and take room."""
-    store = MemoryStore(1 << 20)
+    store = Shelf()
     entries = Entries(store)
     entries.put(make_key(shape="8"), PARTS)
     name = blob_name(PARTS["image"])
@@ -174,7 +174,7 @@ def test_damage_in_a_store_that_only_reads_stays_absent(make_key):
 
 def test_what_is_evicted_while_it_is_read_is_a_miss(make_key):
     """A blob that went with its manifest is no damage."""
-    entries = Entries(MemoryStore(1 << 20))
+    entries = Entries(Shelf())
     key = make_key(x="1")
     entries.put(key, PARTS)
     get = entries.store.get
@@ -241,7 +241,7 @@ def test_a_passing_trouble_does_not(number, make_key):
 
 def test_troubles_while_keys_are_read_are_counted(make_key):
     """One manifest that cannot be read does not hide the others."""
-    entries = Entries(MemoryStore(1 << 20))
+    entries = Entries(Shelf())
     for shape in ("8", "16", "64"):
         entries.put(make_key(shape=shape), PARTS)
     entries.store.put(entry_name(make_key(shape="16").digest), b"torn")

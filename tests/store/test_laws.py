@@ -1,4 +1,4 @@
-"""One suite of laws for every kind of store."""
+"""Laws of a store, whatever it is made of."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from sapwood.persist.key import (
     encode_manifest,
     entry_name,
 )
-from sapwood.persist.memory import MemoryStore
+from tests.support.shelf import Shelf
 
 ON_DISK, IN_MEMORY = 1_500, 3_500
 """Mutations of files that are there, and of bytes that are; each of them twice: as they
@@ -200,7 +200,7 @@ def test_a_store_of_another_version_is_a_miss(path):
 
 def test_lengths_are_not_believed():
     """A manifest that claims 2^64 parts or bytes is refused at once."""
-    store = MemoryStore(1 << 20)
+    store = Shelf()
     Entries(store).put(KEY, PARTS)
     name = entry_name(KEY.digest)
     said = encode_manifest(describe(KEY, PARTS))
@@ -216,7 +216,7 @@ def test_lengths_are_not_believed():
         for size in sizes
     ]
     for data in forged:
-        store._values[name] = data
+        store.values[name] = data
         _check_found(Entries(store).find(KEY))
 
 

@@ -7,7 +7,7 @@ import pytest
 from sapwood.persist.disk import DiskStore
 from sapwood.persist.entries import Entries, Finding, verify
 from sapwood.persist.key import blob_name, describe, encode_manifest, entry_name
-from sapwood.persist.memory import MemoryStore
+from tests.support.shelf import Shelf
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def key(make_key):
 @pytest.fixture
 def whole(key):
     """A store with one entry."""
-    store = MemoryStore(1 << 20)
+    store = Shelf()
     Entries(store).put(key, {"ops": b"1", "image": b"2"})
     return store
 

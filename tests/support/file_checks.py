@@ -21,8 +21,8 @@ import sapwood as sw
 from sapwood.driver.emulated import Emulated
 from sapwood.driver.layers import Checked
 from sapwood.persist.format import join, split
-from sapwood.persist.memory import MemoryStore
 from sapwood.units import Size
+from tests.support.shelf import Shelf
 
 __all__ = ["checks_until_caught"]
 
@@ -39,7 +39,7 @@ class _Bench:
     def __init__(self, seed: int, folder: Path) -> None:
         self.draw = random.Random(seed)
         self.path = folder / "file"
-        self.store = MemoryStore(1 << 22)
+        self.store = Shelf()
         self.size = self.draw.randrange(3, 9)
 
     def open(self, *, stored: bool = False) -> sw.Runtime:

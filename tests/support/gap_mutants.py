@@ -25,7 +25,6 @@ from sapwood.memory.storage import Storage
 from sapwood.persist import evict, restore
 from sapwood.persist.disk import DiskStore
 from sapwood.persist.entries import Entries
-from sapwood.persist.tiered import Tiered
 from sapwood.runtime.core import Runtime
 from sapwood.tree.call import signature
 from sapwood.tree.call.integration import LayoutProbe
@@ -228,7 +227,6 @@ GAP_MUTANTS: Final = (
     mutant(
         "another op not verified", Program.replaced, "step.verify(self.memory)", "pass"
     ),
-    mutant("trouble nearby untold", Tiered.get, "trouble or further", "further"),
     mutant(
         "copied back after the last op alone",
         Graph.surround,

@@ -1,7 +1,7 @@
 """Whether a picture of memory can be true: laws over the data of `snapshot`.
 
 Written from the schema and the design, without the code that keeps the books, so that
-the two can disagree. Tests and `sapwood doctor` ask it.
+the two can disagree. Tests ask it.
 """
 
 from __future__ import annotations

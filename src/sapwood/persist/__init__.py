@@ -8,8 +8,6 @@ from sapwood.persist.api import Item, Store, is_store
 from sapwood.persist.disk import DiskStore
 from sapwood.persist.entries import Absent, Entries, Finding, verify
 from sapwood.persist.key import Difference, Key, decode_key, diff, encode_key, nearest
-from sapwood.persist.memory import MemoryStore
-from sapwood.persist.tiered import Tiered
 
 __all__ = [
     "Absent",
@@ -19,9 +17,7 @@ __all__ = [
     "Finding",
     "Item",
     "Key",
-    "MemoryStore",
     "Store",
-    "Tiered",
     "decode_key",
     "diff",
     "encode_key",

@@ -6,7 +6,6 @@ cannot be reached, written or trusted. `Entries` is where both of them stop.
 
 from __future__ import annotations
 
-import errno
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from inspect import getattr_static
 from typing import Final, Protocol
 
 from sapwood.errors import MisuseError
-from sapwood.units import Size, size_text
+from sapwood.units import Size
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,126}")
 
@@ -87,19 +86,3 @@ def check_name(name: str) -> None:
             f"{name!r} names nothing in a store. Use 1 to 127 of a-z, 0-9, '.' and "
             "'-', a letter or digit first"
         )
-
-
-def too_large(name: str, size: int, limit: int) -> OSError:
-    """Return the error of a value that takes ``size`` bytes with all that it needs."""
-    return OSError(
-        errno.EFBIG,
-        f"{name} takes {size_text(size)} in all, and the store keeps "
-        f"{size_text(limit)}. Give it a higher limit",
-    )
-
-
-def incomplete(name: str) -> OSError:
-    """Return the error of a manifest of which a blob is not there."""
-    return OSError(
-        errno.EAGAIN, f"{name} names what is not stored (any more). Put all of it again"
-    )
