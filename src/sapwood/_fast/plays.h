@@ -46,6 +46,11 @@ static int launched(struct replay *r) {
   void *thread;
   if (code)
     return code;
+  if (!Py_IsNone(r->launcher)) {
+    PyObject *done = PyObject_CallNoArgs(r->launcher);
+    Py_XDECREF(done);
+    return !done;
+  }
   /* It may wait for the device, and what runs there for the lock. */
   thread = PyEval_SaveThread();
   code = r->launch(r->exec, r->stream);

@@ -152,8 +152,8 @@ static void read_numbers(uint64_t *to, PyObject *from) {
     to[k] = number(from, k);
 }
 
-/* (ordinal, stream, launch, set, context_of, exec, context, nodes, what they are of),
- * of nodes (node, params). */
+/* (ordinal, stream, launch, set, context_of, exec, context, nodes, what they are of,
+ * what launches in the place of that), of nodes (node, params). */
 static void read_native(struct replay *r, PyObject *from) {
   PyObject *nodes = item(from, 7);
   r->ordinal = (int32_t)number(from, 0);
@@ -162,6 +162,7 @@ static void read_native(struct replay *r, PyObject *from) {
   r->set = (int (*)(void *, void *, const void *))number(from, 3);
   r->context_of = (int (*)(void **))number(from, 4);
   r->exec = (void *)number(from, 5), r->context = (void *)number(from, 6);
+  r->launcher = item(from, 9);
   for (Py_ssize_t n = 0; n < r->nodes; n++) {
     PyObject *node = item(nodes, n);
     struct copies *c = &r->copies[n];

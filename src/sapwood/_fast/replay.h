@@ -86,6 +86,7 @@ struct replay {
   int (*launch)(void *, void *), (*set)(void *, void *, const void *);
   int (*context_of)(void **);
   void *exec, *context, *stream;
+  PyObject *launcher; /* in the place of `launch`, or None; the specification owns it */
   Py_ssize_t nodes;
   struct copies *copies;
   int32_t ordinal;

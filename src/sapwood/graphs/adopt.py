@@ -100,8 +100,9 @@ class Adopted(Exec):
             super()._start(stream)
 
     def lend(self) -> Lent | None:
-        """Let C aim and launch it, too, unless only its owner can launch it."""
-        return None if self.owner.launches else super().lend()
+        """Let C aim and launch it, too; its owner launches it where only that can."""
+        lent, launch = super().lend(), self.owner.launch
+        return lent._replace(launch=launch) if lent and self.owner.launches else lent
 
     def close(self) -> None:
         """Forget what was instantiated, and have its owner let go."""

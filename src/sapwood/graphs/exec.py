@@ -7,7 +7,7 @@ next launch tells the driver, node by node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -59,11 +59,13 @@ class Lent(NamedTuple):
 
     ``words`` are by symbol: ``(number, address)`` of each word that is to hold where
     a staged place is, the number being that of its node among ``native.copies``. C may
-    launch where all places that are aimed at are among them.
+    launch where all places that are aimed at are among them: by ``launch``, if there
+    is one.
     """
 
     native: Native
     words: Mapping[int, Sequence[tuple[int, int]]]
+    launch: Callable[[], object] | None = None
 
 
 class Exec:

@@ -13,6 +13,7 @@ from functools import partial
 
 import pytest
 
+from sapwood.tree.replay.fast_replay import FastReplay
 from tests.support.threads import in_threads
 
 torch = pytest.importorskip("torch")
@@ -288,3 +289,18 @@ def test_gradients_that_the_program_replaces(rt, same):
     same(list(mine.parameters()), list(theirs.parameters()))
     for found, expected in zip(kept[::2], kept[1::2], strict=True):
         same(found, expected)
+
+
+def test_random_numbers_are_drawn_anew_by_replays_in_c(rt, monkeypatch):
+    """A graph that draws is launched by torch alone, which moves its generator on."""
+    played, play = [], FastReplay.play
+    f, x = rt.graph(lambda x: nn.functional.dropout(x * 2)), torch.ones(64).cuda()
+    monkeypatch.setattr(
+        FastReplay, "play", lambda *call: (played.append(call), play(*call))[1]
+    )
+    torch.manual_seed(3)
+    found = [f(x).tolist() for _ in range(60)]
+    torch.manual_seed(3)
+    assert found == [nn.functional.dropout(x * 2).tolist() for _ in range(60)]
+    assert len({*map(tuple, found)}) == 60
+    assert len(played) < 30

@@ -159,7 +159,7 @@ def compiled(fast: FastReplay, given: Probe, read: Probe) -> Any:
     raw = device.driver.raw_stream(stream.handle)
     numbers = (
         *(ordinal, raw, entry.launch, entry.set_params),
-        *(entry.context_of, entry.exec_, entry.context, nodes, lent),
+        *(entry.context_of, entry.exec_, entry.context, nodes, lent, lent.launch),
     )
     conditions = _conditions(fast, words, (given, read))
     return native.compile_replay(
