@@ -29,7 +29,7 @@ def below(request):
 def _use(driver):
     """Make most calls of a driver, and give everything back."""
     page, stream = driver.abilities.page, driver.create_stream()
-    base = driver.reserve(2 * page, at=None)
+    base = driver.reserve(2 * page)
     extent = driver.create(page)
     driver.map(base, extent)
     driver.set_access(base, page, Access.READ_WRITE)
@@ -65,13 +65,13 @@ def test_calls_are_counted_and_kept(below):
     """Counts are by name; arguments are kept, in their positions, if asked for."""
     driver = Recorded(below, keep=True)
     page = driver.abilities.page
-    base = driver.reserve(at=None, size=page)
+    base = driver.reserve(size=page)
     driver.unreserve(base, size=page)
     with pytest.raises(DriverError):
         driver.unreserve(base, page)
     assert driver.counts() == {"reserve": 1, "unreserve": 2}
     assert driver.calls == [
-        ("reserve", (page, None)),
+        ("reserve", (page,)),
         ("unreserve", (base, page)),
         ("unreserve", (base, page)),
     ]

@@ -150,8 +150,8 @@ class MemoryCalls(Protocol):
 
     def memory_info(self) -> MemoryInfo: ...
 
-    def reserve(self, size: Size, at: Addr | None = None) -> Addr:
-        """Reserve addresses; ``at`` is honoured or the call fails."""
+    def reserve(self, size: Size) -> Addr:
+        """Reserve addresses."""
 
     def unreserve(self, address: Addr, size: Size) -> None:
         """Give a whole reservation back; nothing may be mapped in it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -21,9 +21,9 @@ from sapwood.driver.emulated.schedules import schedule_named
 from sapwood.driver.emulated.window import Window
 from sapwood.driver.facade import Facade
 from sapwood.driver.layers import Recorded
-from sapwood.driver.results import Refusal, invalid_value
+from sapwood.driver.results import Refusal
 from sapwood.errors import InternalError, MisuseError, OutOfMemory
-from sapwood.units import Addr, Size, align_up, hex_address, size_text
+from sapwood.units import Addr, Size, align_up, size_text
 
 R = TypeVar("R")
 
@@ -41,15 +41,12 @@ class _Addresses(Window):
         """Return that there may be any number of reservations and mappings."""
         return math.inf
 
-    def take(self, size: Size, page: Size, at: Addr | None) -> Addr:
-        """Reserve addresses, apart from all others unless it is said where."""
+    def take(self, size: Size, page: Size) -> Addr:
+        """Reserve addresses, apart from all others."""
         del page
-        address = self._last if at is None else at
-        index = bisect_left(self._taken, (address + size,)) - 1
-        if index >= 0 and self._taken[index][1] > address:
-            raise invalid_value(f"addresses at {hex_address(address)} are reserved")
-        insort(self._taken, (address, address + size))
-        self._last = max(self._last, align_up(address + size + 1, _ALIGNMENT))
+        address = self._last
+        self._taken.append((address, address + size))
+        self._last = align_up(address + size + 1, _ALIGNMENT)
         return Addr(address)
 
     def give(self, address: Addr, size: Size) -> None:

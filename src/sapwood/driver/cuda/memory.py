@@ -16,9 +16,9 @@ from sapwood.driver.api import Access, ExtentHandle, MemoryInfo
 from sapwood.driver.check import check_pages, tiles
 from sapwood.driver.cuda.bindings import Answer, Library
 from sapwood.driver.handles import Table
-from sapwood.driver.results import Result, invalid_value
+from sapwood.driver.results import Result
 from sapwood.errors import OutOfMemory
-from sapwood.units import Addr, Size, hex_address, size_text
+from sapwood.units import Addr, Size
 
 _HIGH: Final = Addr(0x5B3A_0000_0000)
 """Where free addresses are looked for first.
@@ -63,18 +63,11 @@ class Memory(Account):
         free, total = self._library(self._library.cu.cuMemGetInfo)
         return MemoryInfo(Size(free), Size(total))
 
-    def reserve(self, size: Size, at: Addr | None = None) -> Addr:
-        check_pages(self.page, size=size, at=at or 0)
-        library, cu = self._library, self._library.cu
+    def reserve(self, size: Size) -> Addr:
+        check_pages(self.page, size=size)
+        reserve = self._library.cu.cuMemAddressReserve
         with self._lock:
-            wanted = _HIGH if at is None else at
-            address = Addr(int(library(cu.cuMemAddressReserve, size, 0, wanted, 0)))
-            if at is not None and address != at:
-                library(cu.cuMemAddressFree, address, size)
-                raise invalid_value(
-                    f"{size_text(size)} at {hex_address(at)} are taken, or not for the "
-                    "GPU to have: reserve elsewhere"
-                )
+            address = Addr(int(self._library(reserve, size, 0, _HIGH, 0)))
             self.reserved(address, size)
         return address
 

@@ -54,10 +54,10 @@ class Memory(Account):
         physical = self.physical
         return MemoryInfo(Size(physical.total - physical.used), physical.total)
 
-    def reserve(self, size: Size, at: Addr | None = None) -> Addr:
-        check_pages(self.page, size=size, at=at or 0)
+    def reserve(self, size: Size) -> Addr:
+        check_pages(self.page, size=size)
         self._check_room()
-        address = self.addresses.take(size, self.page, at)
+        address = self.addresses.take(size, self.page)
         self.reserved(address, size)
         return address
 

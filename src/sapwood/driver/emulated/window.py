@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 from sapwood.driver.api import Access
 from sapwood.driver.emulated import linux
-from sapwood.driver.results import Result, invalid_value
-from sapwood.units import Addr, Size, align_up, hex_address, size_text
+from sapwood.driver.results import Result
+from sapwood.units import Addr, Size, align_up, size_text
 
 LOW, HIGH = 0x6000_0000_0000, 0x7000_0000_0000
 """Device addresses lie in ``[LOW, HIGH)``."""
@@ -31,11 +31,9 @@ class Window:
         self._taken: list[tuple[int, int]] = []
         self._last = LOW
 
-    def take(self, size: Size, page: Size, at: Addr | None) -> Addr:
-        """Reserve addresses: at ``at``, or free ones that are a multiple of a page."""
+    def take(self, size: Size, page: Size) -> Addr:
+        """Reserve free addresses that are a multiple of a page."""
         with self.lock:
-            if at is not None:
-                return self._take_at(at, size)
             for address in self._candidates(size, page):
                 if self._reserve(address, size):
                     self._last = address + size
@@ -61,19 +59,6 @@ class Window:
     def cover(self, address: Addr, size: Size) -> None:
         """Unmap what lies at reserved addresses and keep the addresses."""
         linux.cover(address, size)
-
-    def _take_at(self, address: Addr, size: Size) -> Addr:
-        if not LOW <= address <= address + size <= HIGH:
-            raise invalid_value(
-                f"{size_text(size)} at {hex_address(address)} are no addresses of the "
-                f"device: stay between {hex_address(LOW)} and {hex_address(HIGH)}"
-            )
-        if not self._reserve(address, size):
-            raise invalid_value(
-                f"some of the {size_text(size)} at {hex_address(address)} are taken: "
-                "give those back first, or reserve elsewhere"
-            )
-        return address
 
     def _candidates(self, size: Size, page: Size) -> Iterator[Addr]:
         """Yield starts of free intervals, those behind the last reservation first."""
