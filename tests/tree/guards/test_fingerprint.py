@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import copy
+import copyreg
 import importlib
 import json
 import os
@@ -23,6 +25,7 @@ from part import helper, unrelated_helper
 RATE = 0.1
 NAMES = {"b", "a", "c", ("d", 1)}
 KINDS = frozenset({"x", "y", "z"})
+LOOPED = {0, 8, 16}
 TABLE = {"twice": lambda x: x * 2, "config": None}
 UNREAD = 1
 
@@ -88,6 +91,10 @@ class Model(Base):
         x = TABLE["twice"](helper(x)) + RATE + self.scale(x) + self.config.depth
         if self.mode is Mode.FAST and "a" in NAMES and "x" in KINDS:
             x = scaled(x) + fake_package.SHIFT
+        for item in LOOPED:
+            x = x * 2 + item
+        for item in {1, 9, 17}:
+            x = x * 2 + item * (item in {2, 10, 18})
         return x + self.shared[0] + Default().n
 
 
@@ -170,7 +177,8 @@ held.getter = operator.attrgetter("a")
 
 def fn(x):
     h = held
-    y = h.slots, h.frozen, h.pair, h.modes, h.mode, h.variable, h.space, h.args, h.user
+    y = h.slots, h.frozen, h.pair, h.mode, h.variable, h.space, h.args, h.user
+    y = h.mode in h.modes
     y = h.proxy, h.ref, h.weak, h.context, h.one, h.half, h.path, h.day, h.id, h.pattern
     y = h.lock, h.again, h.partial, h.get, h.bytes, h.numbers, h.host, h.kind, h.single
     y = h.local, h.cached, h.deque, h.counter, h.ordered, h.default, h.slots.depth
@@ -213,7 +221,10 @@ SAME = {
     },
     "a comment": {"    def based": "    # Told.\n    def based"},
     "line numbers": {"class Base:": "\n\n\nclass Base:"},
-    "the order of a set": {'{"b", "a", "c", ("d", 1)}': '{("d", 1), "c", "a", "b"}'},
+    "the order of a set that code looks into": {
+        '{"b", "a", "c", ("d", 1)}': '{("d", 1), "c", "a", "b"}'
+    },
+    "the order of one that it names itself": {"{2, 10, 18}": "{18, 10, 2}"},
 }
 OTHER = {
     "the function": {"self.shared[0] + Default": "self.shared[0] - Default"},
@@ -240,6 +251,8 @@ OTHER = {
     "the value of an enum member": {"FAST = 1": "FAST = 3"},
     "an item of a set": {'{"b", "a"': '{"bb", "a"'},
     "an item of a frozen set": {'{"x", "y"': '{"x", "yy"'},
+    "the order of a set that is looped over": {"{0, 8, 16}": "{16, 8, 0}"},
+    "the order of one that code names itself": {"{1, 9, 17}": "{17, 9, 1}"},
     "the version of a package": {'"1.0"': '"1.1"'},
     "a flag of a package": {"SHIFT = 8": "SHIFT = 9"},
 }
@@ -418,3 +431,17 @@ def test_what_cannot_be_proved_is_told(tmp_path):
     told = _tell(folders, "1")
     for name, (_, path) in OPAQUE.items():
         assert any(each.startswith(path) for each in told[name][2]), (name, told[name])
+
+
+def test_what_copyreg_is_told_is_not_proved(arrays, monkeypatch):
+    """Then a copy is made by code of the user's that nobody names."""
+
+    class Made:
+        pass
+
+    def fn(x):
+        return copy.copy(x)
+
+    assert survey(fn, {}, arrays).fingerprint.unproved == ()
+    monkeypatch.setitem(copyreg.dispatch_table, Made, lambda _: (Made, ()))
+    assert survey(fn, {}, arrays).fingerprint.unproved == ("what copyreg is told",)

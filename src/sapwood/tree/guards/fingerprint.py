@@ -7,6 +7,7 @@ code, transitively, and whatever guards would compare, labelled for people to re
 from __future__ import annotations
 
 import abc
+import copyreg
 import dataclasses
 import dis
 import hashlib
@@ -18,7 +19,8 @@ import types
 from collections import Counter
 from collections.abc import Iterator
 from contextvars import Context, ContextVar
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
+from itertools import pairwise
 from pathlib import Path, PurePath
 from string import Formatter
 from typing import Any, Final, Generic, NamedTuple
@@ -172,6 +174,8 @@ class _Prints:
             self._unproved.append("names that the function computes")
         if self._asks_for_numbers():
             self._unproved.append("what hash() or id() gives")
+        if any(map(is_users, copyreg.dispatch_table.values())):
+            self._unproved.append("what copyreg is told")
         for inside in self._walk.guarded():
             parts += self._inside(inside)
         self._unproved += _doubts(self._walk)
@@ -214,9 +218,10 @@ class _Prints:
         rows = inside.rows
         shape = hashlib.sha256(repr(sorted(inside.lacks or ())).encode())
         if view is views.SET:
-            # Sets have no order that another process would share.
+            # Their order is the process's own.
             proofs = [self._row(inside, row) for row in rows]
-            rows, shape = [], hashlib.sha256(b"".join(sorted(proofs)))
+            ordered = proofs if self._is_told(inside.node) else sorted(proofs)
+            rows, shape = [], hashlib.sha256(repr(ordered).encode())
             if any(row.role == "node" for row in inside.rows):
                 self._unproved.append(node.path)
         for row in rows:
@@ -228,6 +233,24 @@ class _Prints:
                 shape.update(row.node.to_bytes(4, "little"))
                 shape.update(self._row(inside, row))
         yield f"the {view.name} of {node.path}", shape.hexdigest().encode()
+
+    def _is_told(self, number: int) -> bool:
+        """Return whether code may do more with a set than look into it."""
+        rows = (row for inside in self._walk.guarded() for row in inside.rows)
+        names = {row.key for row in rows if row.role == "node" and row.node == number}
+        return not names or not names <= self._looked_into
+
+    @cached_property
+    def _looked_into(self) -> frozenset[object]:
+        """The names by which code asks what is in something, and does nothing else."""
+        uses = [
+            (op.argval, then.opname == "CONTAINS_OP")
+            for code in _codes(self._walk)
+            for op, then in pairwise(dis.get_instructions(code))
+            if op.opname.startswith("LOAD")
+        ]
+        others = {name for name, looks in uses if not looks}
+        return frozenset(name for name, looks in uses if looks) - others
 
     def _label(self, inside: Inside, row: Row) -> str:
         text = self._walk.path(inside, row.key)
@@ -244,7 +267,10 @@ class _Prints:
             return self._kind(self._walk.nodes[row.node])
         if row.role == "tally":
             return f"what is added to, {row.frozen!r}, {row.node}".encode()
-        return self._proof(self._walk.path(inside, row.key), row.value)
+        value = row.value
+        if type(value) is frozenset and row.key in self._looked_into:
+            value = sorted(value, key=repr)
+        return self._proof(self._walk.path(inside, row.key), value)
 
     def _proof(self, path: str, value: Any) -> bytes:
         proved = proof(value)

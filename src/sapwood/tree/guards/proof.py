@@ -10,6 +10,7 @@ what is listed here, and code of packages, goes without saying that it does not.
 
 from __future__ import annotations
 
+import dis
 import hashlib
 import operator
 import re
@@ -17,9 +18,10 @@ import sys
 import threading
 import types
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from sapwood.tree.guards.owners import owner_of_class, owner_of_code, owner_of_module
@@ -132,9 +134,22 @@ def _code(code: types.CodeType) -> bytes | None:
             (code.co_varnames, code.co_freevars, code.co_cellvars),
             (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount),
             code.co_flags,
-            *code.co_consts,
+            *_constants(code),
         ],
     )
+
+
+def _constants(code: types.CodeType) -> Iterator[Any]:
+    """Yield the constants of code.
+
+    The order of a set is the process's own. It counts but where code only looks into
+    the set.
+    """
+    ops = dis.get_instructions(code)
+    told = {id(op.argval) for op, at in pairwise(ops) if at.opname != "CONTAINS_OP"}
+    for value in code.co_consts:
+        looks = type(value) is frozenset and id(value) not in told
+        yield sorted(value, key=repr) if looks else value
 
 
 def _joined(kind: bytes, parts: Iterable[Any]) -> bytes | None:
@@ -149,14 +164,6 @@ def _joined(kind: bytes, parts: Iterable[Any]) -> bytes | None:
 
 def _items(value: Any) -> bytes | None:
     return _joined(type(value).__name__.encode(), value)
-
-
-def _unordered(value: Any) -> bytes | None:
-    proofs = [_whole(item) for item in value]
-    known = [each for each in proofs if each is not None]
-    if len(known) < len(proofs):
-        return None
-    return _joined(type(value).__name__.encode(), sorted(known))
 
 
 def _named(value: Any) -> bytes | None:
@@ -322,8 +329,7 @@ _LOCKS: Final = {type(threading.Lock()), type(threading.RLock())}
 _Prove: TypeAlias = Callable[[Any], bytes | None]
 _PROOFS: Final[tuple[tuple[Callable[[Any], bool], _Prove], ...]] = (
     (lambda v: isinstance(v, types.CodeType), _code),
-    (lambda v: type(v) in {tuple, list}, _items),
-    (lambda v: type(v) in {set, frozenset}, _unordered),
+    (lambda v: type(v) in {tuple, list, set, frozenset}, _items),
     (lambda v: type(v) is types.FunctionType, _function),
     (lambda v: issubclass(type(v), _NAMED), _named),
     (lambda v: type(v) in _GETTERS, _reduced),
