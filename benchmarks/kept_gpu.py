@@ -1,6 +1,7 @@
 """What keeping a result costs: ``keep.append(f(x))`` beside ``f(x)``, on a GPU.
 
-And what it costs where the function itself counts its calls, or appends to a list.
+And what it costs where the function draws numbers, counts its calls, or appends to a
+list.
 Columns and units are those of `torch_gpu.py`; *by hand* clones what a raw graph has
 written. Run it by path for a table; ``--out`` keeps the figures as kept.json, by
 default in $OUT.
@@ -48,19 +49,20 @@ def side_by_side(fn: Callable[..., Any], args: tuple[Any, ...], count: int) -> F
         return {**found, "kept": timed(keep, count)}
 
 
-def forward() -> Figures:
-    """Time a chain of products; and a raw graph of it, cloned."""
+def forward(after: Callable[[Any], Any] = torch.relu) -> Figures:
+    """Time a chain of products; and a raw graph of it, as it is and cloned."""
     weights = [torch.randn(256, 256, device="cuda") * 0.1 for _ in range(8)]
     x = torch.randn(64, 256, device="cuda")
 
     def fn(x: Any) -> Any:
         for weight in weights:
-            x = torch.relu(x @ weight)
+            x = after(x @ weight)
         return x
 
     found, graph = side_by_side(fn, (x,), 300), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         result = fn(x)
+    found["by hand"] = timed(graph.replay, 300)
     raw = keeping(lambda: (graph.replay(), result.clone())[1])
     return {**found, "by hand, kept": timed(raw, 300)}
 
@@ -114,6 +116,7 @@ def main() -> None:
     kept: Figures = {"about": about(), "rows": {}}
     with torch.no_grad():
         kept["rows"]["keep.append(f(x))"] = forward()
+        kept["rows"]["f(x), with dropout"] = forward(nn.functional.dropout)
         kept["rows"]["calls += 1, log.append(loss) inside"] = adding()
     kept["rows"]["losses.append(step(x, y))"] = training()
     for name, columns in kept["rows"].items():
