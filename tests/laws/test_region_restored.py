@@ -160,6 +160,82 @@ def _one_of_many_objects(s, _):
     return _in_one(s, changes, lambda it: sum(each.rate for each in it))
 
 
+def _of_many_arrays(s, w, reach):
+    """A region writes two of many arrays, which parts only read."""
+    s.it, s.rate = [w.values(4) for _ in range(12)], 1.0
+    writes = reach(s, w)
+
+    @sw.eager
+    def live(h):
+        s.rate += s.strays
+        if s.strays:
+            writes(h)
+
+    def fn(x):
+        h = x * s.rate
+        for each in s.it:
+            h = h + each
+        live(h)
+        for each in s.it:
+            h = h * 0.5 + each
+        return h * s.rate
+
+    return fn
+
+
+def _by_items(s, _):
+    def writes(h):
+        s.it[3] += 1
+        s.it[7][1:] = h[1:]
+
+    return writes
+
+
+def _by_a_method(s, _):
+    class Owner:
+        def __init__(self):
+            self.arrays = s.it
+
+        def write(self, h):
+            for each in self.arrays:
+                each[...] = each * 0.5
+            self.arrays[0][...] = h
+
+    return Owner().write
+
+
+def _by_a_graphed_function(s, w):
+    def add(h):
+        s.it[5] += h
+
+    return w.graph(add)
+
+
+def _another_too(s, w):
+    def writes(h):
+        s.it[2] += h
+        s.it[3] = w.values(4)
+        s.it[4] = s.it[2]
+
+    return writes
+
+
+def _writes_items(s, w):
+    return _of_many_arrays(s, w, _by_items)
+
+
+def _writes_by_a_method(s, w):
+    return _of_many_arrays(s, w, _by_a_method)
+
+
+def _writes_by_a_graphed_function(s, w):
+    return _of_many_arrays(s, w, _by_a_graphed_function)
+
+
+def _writes_and_binds(s, w):
+    return _of_many_arrays(s, w, _another_too)
+
+
 def _in_two(s, makes, takes, reads):
     """A region makes something in each call, and another one strays behind it."""
 
@@ -244,7 +320,8 @@ IN_ONE = (
     *(_set_grows, _set_shrinks, _set_of_objects, _sets_in_a_list, _frozen_set),
     *(_another_dict, _another_list, _another_list_of_arrays, _longer_tuple_of_arrays),
     *(_tuple_of_all_sorts, _another_host_array, _large_host_array),
-    *(_written_host_array, _bytes, _one_of_many_objects),
+    *(_written_host_array, _bytes, _one_of_many_objects, _writes_items),
+    *(_writes_by_a_method, _writes_by_a_graphed_function, _writes_and_binds),
 )
 IN_TWO = (
     *(_attribute_made, _item_made, _list_grown, _set_filled, _array_made),

@@ -42,13 +42,14 @@ class Undone(NamedTuple):
     """What a call in parts has to save, to be run from its beginning again.
 
     ``places`` are those of the call that parts write, ``read`` those that they only
-    read, ``results`` the names of eager regions whose results they use. It is
-    ``needed`` where a region may change what parts behind it go by, not only return
-    something else at the end.
+    read, ``reached`` those of them that regions were passed, or name, ``results`` the
+    names of eager regions whose results they use. It is ``needed`` where a region may
+    change what parts behind it go by, not only return something else at the end.
     """
 
     places: tuple[int, ...]
     read: tuple[int, ...]
+    reached: tuple[int, ...]
     results: frozenset[str]
     needed: bool
 

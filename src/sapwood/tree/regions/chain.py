@@ -48,11 +48,13 @@ Of more, the versions of arrays tell what a region has written, where there are 
 def answer_for_all(
     links: Sequence[Link],
     used_later: AbstractSet[int],
+    reached: AbstractSet[int],
 ) -> Node:
     """Return the first part as the node of the whole chain.
 
     ``used_later`` are its ambient places that only later parts use. Those that no part
-    uses, be it by another name, may be anywhere.
+    uses, be it by another name, may be anywhere. ``reached`` are the places that
+    regions may write.
     """
     parts = [link.part for link in links]
     head = parts[0]
@@ -69,13 +71,13 @@ def answer_for_all(
     head.chain, head.places = tuple(links), tuple(places)
     head.held = Mask(reduce(or_, (part.passing() for part in parts)))
     head.clobbers = Mask(reduce(or_, (part.clobbers for part in parts)))
-    head.undone = _undone(links)
+    head.undone = _undone(links, reached)
     head.copied_bytes = Size(sum(part.copied_bytes for part in parts))
     head.watches_overlap = head.may_overlap()
     return head
 
 
-def _undone(links: Sequence[Link]) -> Undone | None:
+def _undone(links: Sequence[Link], reached: AbstractSet[int]) -> Undone | None:
     """Return what parts write, and read, before the last region that may stray runs.
 
     None where none may.
@@ -105,7 +107,7 @@ def _undone(links: Sequence[Link]) -> Undone | None:
             elif use.used and use.name in results:
                 of_regions.add(results[use.name])
     read -= found
-    places = tuple(sorted(found)), tuple(sorted(read))
+    places = tuple(sorted(found)), tuple(sorted(read)), tuple(sorted(read & reached))
     needed = any(not link.idle for link in links[1:])
     return Undone(*places, frozenset(of_regions), needed)
 
@@ -160,20 +162,23 @@ class Passage:
             storages = [*self.carried.storages, *self.ambient.storages]
             written = [storages[i] for i in undone.places]
             read = [storages[i] for i in undone.read]
+            reached = [storages[i] for i in undone.reached]
             arrays = [*self.carried.arrays, *self.ambient.arrays]
             arguments = partial(self.parameters.bind, self.args, self.kwargs)
             self.begun = Begun(device, written, warm, arguments)
-            if self.begun.lost and undone.needed:
-                return CaptureError(
-                    "before an eager region it writes more than can be put back: "
-                    f"{size_text(Begun.MOST)}, or what memory is free",
-                    remedy="Call the region before such writes, or behind all of them; "
-                    "or say that it never changes what follows, with fullgraph=True",
-                )
             nest = None if self.flat else (self.args, self.kwargs)
             few = len(written) + len(read) <= _FEW
             few = few and sum(each.size for each in read) <= _LITTLE
-            self.begun.watch(nest, arrays, read, self.recordings.integration, few=few)
+            integration = self.recordings.integration
+            self.begun.watch(nest, arrays, read, integration, reached, few=few)
+            if self.begun.lost and undone.needed:
+                return CaptureError(
+                    "before an eager region it writes, or reads what the region may "
+                    f"write, more than can be put back: {size_text(Begun.MOST)}, or "
+                    "what memory is free",
+                    remedy="Call the region before such writes, or behind all of them; "
+                    "or say that it never changes what follows, with fullgraph=True",
+                )
             self.begun.reads(self.node.ambient)
         return None
 

@@ -35,7 +35,7 @@ from sapwood.tree.call.signature import Arrays, Place, look
 from sapwood.tree.choose.admit import sharing
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.skips import skip_of
-from sapwood.tree.guards import Ambient, BoundArray, Slot, Survey, kept_states
+from sapwood.tree.guards import Ambient, BoundArray, Slot, Survey, kept_states, survey
 from sapwood.tree.nests.containers import arrays_in
 from sapwood.tree.node.node import Link, Live, Node, PlaceUse
 from sapwood.tree.node.outputs import Bytes, Outputs, analyse, each_anew
@@ -202,7 +202,8 @@ class _Parts:
 
     ``frame`` has the function's own arrays, where ``carried`` has those of others; in
     slots it finds its own by ``swaps``, while it is captured. ``rooms`` is that of what
-    stands in for state, by the places of that. A ``capturer`` makes the captures, if
+    stands in for state, by the places of that, ``reached`` those of the call that
+    regions may write. A ``capturer`` makes the captures, if
     there is one. ``ranges`` and ``owners`` of captures are those of all parts, the last
     one that of the part in progress, with as much room as is ``lent`` to each. What is
     ``holding`` arrays ends with the capture of a part.
@@ -240,6 +241,7 @@ class _Parts:
         self.error: CaptureError | None = None
         self.first_key: Hashable = None
         self.unfit, self.stirred = "", False
+        self.reached: set[int] = set()
         self.known: dict[str, Array] = {}
         self.steady: tuple[tuple[int, str], ...] = ()
         self.gives: Any = None
@@ -285,7 +287,7 @@ class _Parts:
         error = captured.error or self.error or other or self._unheld()
         if error is not None:
             self._spoil()
-        head = answer_for_all(self.links, self.roles.used_later)
+        head = answer_for_all(self.links, self.roles.used_later, self.reached)
         return Recorded(head, self.first_arrays, (), error, result, self.unfit)
 
     def close(self) -> None:
@@ -731,6 +733,7 @@ class _Parts:
         integration, link = self.recordings.integration, self.links[-1]
         passed = crossing.Passed(args, kwargs, integration)
         asked = crossing.Passed(self.call.args, self.call.kwargs, integration)
+        self._reaches(part, passed)
         self.began.enters(passed)
         result, raised = crossing.unlocked(self.device, part, args, kwargs)
         # Not by a name of this frame: the error's traceback leads to it.
@@ -755,6 +758,17 @@ class _Parts:
             self.unfit = f"the eager region {part.name} raised {raised.text}"
             self.stirred = True
         return result, raised
+
+    def _reaches(self, part: EagerRegion, passed: crossing.Passed) -> None:
+        """Note which places of the call a region is passed, or names."""
+        integration = self.recordings.integration
+        storages = [*self.call.given.storages, *self.first_arrays.storages]
+        try:
+            named: Sequence[Array] = survey(part.code(), {}, integration).arrays()
+        except CaptureError:  # it reaches too much to be gone through
+            named = [*self.call.given.arrays, *self.first_arrays.arrays]
+        found = {integration.look(x).storage for x in (*named, *passed.arrays())}
+        self.reached.update(i for i, each in enumerate(storages) if each in found)
 
     def _receive(
         self,

@@ -151,6 +151,7 @@ class Begun:
         arrays: Sequence[Array],
         read: Sequence[Storage],
         integration: Integration,
+        reached: Sequence[Storage] = (),
         *,
         few: bool,
     ) -> None:
@@ -159,14 +160,14 @@ class Begun:
         Or the containers of a ``nest``, which are the call's arguments.
         A part that has ``read`` one computes otherwise when the function runs again. If
         these are ``few``, or nobody counts who writes, their bytes are saved; else
-        their versions tell.
+        those of what regions may have ``reached``, and versions tell of the others.
         """
         things = taken_apart(nest, integration.is_array)[2] if nest else ()
         self._containers = [(each, contents_of(each)) for each in things]
         self._watched, self._integration = arrays, integration
         self._versions = None if few else integration.versions(arrays)
+        self.save(read if self._versions is None else reached)
         if self._versions is None:
-            self.save(read)
             self._looks = self._looked()
 
     def _looked(self) -> Any:
@@ -271,7 +272,7 @@ class Begun:
                 now = contents_of(thing)
                 if right and not are_same(now, was):
                     fill(thing, was)
-                    # A region that is not the last has not done that.
+                    k = max(len(self.ran) - 1, 0)  # no earlier region has done that
                     edits[max(len(self.ran) - 1, 0)] += [
                         partial(fill_again, thing, now)
                     ]
