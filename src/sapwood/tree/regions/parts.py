@@ -782,6 +782,7 @@ class _Parts:
         name, integration, link = part.name, self.recordings.integration, self.links[-1]
         got = crossing.returned(name, result, passed, self.carried, integration)
         self.session.broken(part, told, got.kind)
+        self.began.comes_so_far(self.session)
         self._check(name, got, passed)
         link.part.outputs = outputs = crossing.hold_weakly(link.part.outputs)
         inside = crossing.made_inside(name, outputs, self.call.leaves, self.before)

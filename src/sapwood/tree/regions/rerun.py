@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any, ClassVar
@@ -176,6 +176,13 @@ class Begun:
     def save_result(self, result: Any) -> None:
         """Save what an eager region has returned, and a part is about to write."""
         self.save(self._storages(arrays_in(result, self._integration.is_array)))
+
+    def comes_so_far(self, session: Session) -> None:
+        """Note what the call itself did, where it has not done what the warm-up did."""
+        if self.warm is not None:
+            # A warm-up without any was not told of them, and no other will be.
+            ops = session.digests() if self.warm.ops else ()
+            self.warm = replace(self.warm, ops=ops, breaks=tuple(session.breaks))
 
     def binds(self, slots: Iterable[tuple[Slot, Any]]) -> None:
         """Note the slots that the latest part binds, with the new arrays."""
