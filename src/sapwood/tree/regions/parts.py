@@ -734,7 +734,7 @@ class _Parts:
         passed = crossing.Passed(args, kwargs, integration)
         asked = crossing.Passed(self.call.args, self.call.kwargs, integration)
         self._reaches(part, passed)
-        self.began.enters(passed)
+        self.began.enters(passed, self.session)
         result, raised = crossing.unlocked(self.device, part, args, kwargs)
         # Not by a name of this frame: the error's traceback leads to it.
         self.began.leaves(
@@ -782,7 +782,6 @@ class _Parts:
         name, integration, link = part.name, self.recordings.integration, self.links[-1]
         got = crossing.returned(name, result, passed, self.carried, integration)
         self.session.broken(part, told, got.kind)
-        self.began.comes_so_far(self.session)
         self._check(name, got, passed)
         link.part.outputs = outputs = crossing.hold_weakly(link.part.outputs)
         inside = crossing.made_inside(name, outputs, self.call.leaves, self.before)

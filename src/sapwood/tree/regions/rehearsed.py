@@ -100,7 +100,7 @@ class Rehearsed:
             passed = Passed(args, kwargs, self._integration)
             if begun is not None:
                 begun.binds(self.bound())
-                begun.enters(passed)
+                begun.enters(passed, session)
             try:
                 with entered(None), routed(None):
                     result = part(*args, **kwargs)

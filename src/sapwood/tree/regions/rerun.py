@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any, ClassVar
@@ -82,7 +82,8 @@ class Begun:
     ``storages`` are those that are saved: parts write them before a region runs, or
     read them. ``states`` are what the function read, and found, where each part began.
     ``lost`` says that not all of it can be put back, ``warm`` is the warm-up that its
-    parts are held against. ``arguments`` are the call's, by name.
+    parts are held against, and ``told``, if anything, what was done before each region
+    instead. ``arguments`` are the call's, by name.
     Up to ``MOST`` bytes are saved, unless another limit is given. ``lefts`` are what
     the regions left, None for one that nothing ran behind.
     """
@@ -103,6 +104,7 @@ class Begun:
         self.arguments = arguments
         self.storages: list[Storage] = []
         self.ran: list[Ran] = []
+        self.told: list[tuple[bytes, ...]] = []
         self.states: list[tuple[Ambient, Sequence[Any]]] = []
         self.lost = False
         self.lefts: list[Left | None] = []
@@ -177,22 +179,20 @@ class Begun:
         """Save what an eager region has returned, and a part is about to write."""
         self.save(self._storages(arrays_in(result, self._integration.is_array)))
 
-    def comes_so_far(self, session: Session) -> None:
-        """Note what the call itself did, where it has not done what the warm-up did."""
-        if self.warm is not None:
-            # A warm-up without any was not told of them, and no other will be.
-            ops = session.digests() if self.warm.ops else ()
-            self.warm = replace(self.warm, ops=ops, breaks=tuple(session.breaks))
-
     def binds(self, slots: Iterable[tuple[Slot, Any]]) -> None:
         """Note the slots that the latest part binds, with the new arrays."""
         self.bound += slots
 
-    def enters(self, passed: Passed, *, last: bool = False) -> None:
+    def enters(
+        self, passed: Passed, session: Session | None = None, *, last: bool = False
+    ) -> None:
         """Note what an eager region is about to be passed; if it is the last, no more.
 
-        What the last one leaves is what there is when the call strays.
+        What the last one leaves is what there is when the call strays. Where there is a
+        ``session``, that knows what the function has done so far.
         """
+        if session is not None:
+            self.told.append(session.digests())
         self._shown += passed.arrays()
         self._writes = self._device.pages.writes
         self._last, self._stamps = last, None if last else self._counted()
@@ -384,12 +384,12 @@ class Rerun:
 
     def _is_the_same(self, part: EagerRegion, passed: Passed, ran: Ran) -> bool:
         """Return whether the function came to a region as it had when that ran."""
-        known = () if self._warm is None else self._warm.breaks
-        if part.name != ran.name or self._next > len(known):
+        k, told, warm = self._next - 1, self._begun.told, self._warm
+        if warm is not None and not told:  # each part is as it was there
+            told = [warm.ops[:count] for count, *_ in warm.breaks]
+        if part.name != ran.name or k >= len(told):
             return False
-        count = known[self._next - 1][0]
-        ops = () if self._warm is None else self._warm.ops[:count]
-        if self._tells and self.session.digests() != ops:
+        if self._tells and self.session.digests() != told[k]:
             return False
         mine, theirs = passed, ran.passed
         shapes = len(mine.leaves), [type(each) for each, _ in mine.containers]
