@@ -6,6 +6,7 @@ function finds what there was: the objects themselves, with what was in them.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from types import SimpleNamespace
 
 import numpy as np
@@ -85,6 +86,11 @@ def _another_dict(s, _):
 
     s.it = {"rate": 2.0}
     return _in_one(s, changes, lambda it: it["rate"])
+
+
+def _another_order(s, _):
+    s.it = OrderedDict(a=1.0, b=2.0)
+    return _in_one(s, lambda: s.it.move_to_end("a"), lambda it: next(iter(it.values())))
 
 
 def _another_list(s, _):
@@ -204,13 +210,6 @@ def _by_a_method(s, _):
     return Owner().write
 
 
-def _by_a_graphed_function(s, w):
-    def add(h):
-        s.it[5] += h
-
-    return w.graph(add)
-
-
 def _another_too(s, w):
     def writes(h):
         s.it[2] += h
@@ -226,10 +225,6 @@ def _writes_items(s, w):
 
 def _writes_by_a_method(s, w):
     return _of_many_arrays(s, w, _by_a_method)
-
-
-def _writes_by_a_graphed_function(s, w):
-    return _of_many_arrays(s, w, _by_a_graphed_function)
 
 
 def _writes_and_binds(s, w):
@@ -346,10 +341,16 @@ def _object_in_the_place_of_another(s, _):
 
 IN_ONE = (
     *(_set_grows, _set_shrinks, _set_of_objects, _sets_in_a_list, _frozen_set),
-    *(_another_dict, _another_list, _another_list_of_arrays, _longer_tuple_of_arrays),
+    *(
+        _another_dict,
+        _another_order,
+        _another_list,
+        _another_list_of_arrays,
+        _longer_tuple_of_arrays,
+    ),
     *(_tuple_of_all_sorts, _another_host_array, _large_host_array),
     *(_written_host_array, _bytes, _one_of_many_objects, _writes_items),
-    *(_writes_by_a_method, _writes_by_a_graphed_function, _writes_and_binds),
+    *(_writes_by_a_method, _writes_and_binds),
 )
 IN_TWO = (
     *(_attribute_made, _item_made, _list_grown, _set_filled, _array_made),

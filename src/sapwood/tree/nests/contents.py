@@ -18,9 +18,11 @@ Items: TypeAlias = tuple[Sequence[Any], Sequence[Any]]
 
 def contents_of(thing: Any) -> Items:
     """Return what is in a container now; no method of a subclass is asked."""
-    if isinstance(thing, dict):
-        return [*dict.keys(thing)], [*dict.values(thing)]
     cls: Any
+    if isinstance(thing, dict):
+        cls = OrderedDict if isinstance(thing, OrderedDict) else dict
+        keys = [*cls.__iter__(thing)]
+        return keys, [dict.__getitem__(thing, key) for key in keys]
     for cls in (list, deque, set, frozenset):
         if isinstance(thing, cls):
             return (), [*cls.__iter__(thing)]
