@@ -86,9 +86,9 @@ GAP_MUTANTS: Final = (
     ),
     mutant(
         "what a region added is found before it",
-        Begun._edit,
-        "in self.latest.overgrown():",
-        "in ():",
+        restoring.put_in,
+        "are_same(now, then) or",
+        "not are_same(now, then) or",
     ),
     mutant(
         "what graphed functions write in a region is not counted",
@@ -103,10 +103,10 @@ GAP_MUTANTS: Final = (
         "return value",
     ),
     mutant(
-        "arrays that a region before the last has bound are found before it",
-        Begun.follows,
-        "[*plain, *other]",
-        "[*plain]",
+        "bytes that a region has written on the host are found before it",
+        ambient.Ambient.restore,
+        "edits += put_bytes(value, guard.frozen)",
+        "pass",
     ),
     mutant(
         "an array that the function had from before is another",
@@ -134,9 +134,9 @@ GAP_MUTANTS: Final = (
     ),
     mutant(
         "what a region did to arguments is found before it",
-        Begun.refilled,
-        "in self._containers]",
-        "in ()]",
+        Begun.put_back,
+        "in self._containers:",
+        "in ():",
     ),
     mutant(
         "what a region filled is lost",
@@ -235,15 +235,15 @@ GAP_MUTANTS: Final = (
     ),
     mutant(
         "values that earlier regions set stay",
-        Begun.edits,
-        "range(len(values) - 1 if right else 0)",
-        "range(0)",
+        Begun.put_back,
+        "if right:\n                edits[k]",
+        "if right and k == len(self.states) - 1:\n                edits[k]",
     ),
     mutant(
         "values are set again by the last region alone",
         Rerun._leave,
-        "_redo(self._edits[self._next - 1])",
-        "self._next < len(self._ran) or _redo_all(self._edits)",
+        "_redo_all(self._edits[self._next - 1], self._as_own)",
+        "self._next < len(self._ran) or _redo_all(chain(*self._edits), self._as_own)",
     ),
     mutant(
         "assigned to itself by another layout",

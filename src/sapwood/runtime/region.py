@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 from sapwood.tree.call.parameters import check_kind
@@ -64,6 +65,10 @@ class Eager:
         """Return a weak reference to this."""
         return weakref.ref(self)
 
+    def code(self) -> Callable[..., Any]:
+        """Return the function itself."""
+        return self._fn
+
     def __repr__(self) -> str:
         return f"<eager region {self.name}>"
 
@@ -92,6 +97,10 @@ class _Method:
             return functools.partial(function, owner)
 
         return bound
+
+    def code(self) -> Callable[..., Any]:
+        """Return the function itself, bound to the object."""
+        return MethodType(self._part.code(), self.__self__)
 
     def __repr__(self) -> str:
         return f"{self._part!r} of {self.__self__!r}"

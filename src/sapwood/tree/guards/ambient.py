@@ -23,12 +23,13 @@ from sapwood.tree.guards.checks import (
     Reading,
     guard_of,
 )
+from sapwood.tree.guards.constants import Contents
 from sapwood.tree.guards.reach import Inside, Row, Walk
+from sapwood.tree.guards.restoring import Edit, put_bytes, put_in
 from sapwood.tree.guards.slots import Slot
 from sapwood.tree.guards.steps import GuardProgram, assembled
 from sapwood.tree.guards.views import GLOBALS, TYPE
 from sapwood.tree.nests.containers import Identity
-from sapwood.tree.nests.contents import Items
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -66,7 +67,8 @@ class Ambient:
 
     def _tested(self) -> Reading | None:
         """Return what guards come by; None where one fails."""
-        reading = Reading([root() for root in self.roots])
+        roots = [root() for root in self.roots]
+        reading = Reading(roots, varying=[*roots])
         return None if self._differs(reading) else reading
 
     def _differs(self, reading: Reading) -> Difference | None:
@@ -80,14 +82,35 @@ class Ambient:
         failed = (each for each in self.apart if not each.holds(reading.things))
         return next((partial(each.told, reading.things) for each in failed), None)
 
-    def overgrown(self) -> list[tuple[Any, Items]]:
-        """Return lists and dicts that hold more than they did, or in another order.
+    def picture(self) -> Sequence[Any] | None:
+        """Return what `restore` needs to have all be as now; None where a guard fails.
 
-        And what they held, where their slots hold what these did.
+        It keeps that alive.
         """
-        found: list[tuple[Any, Items]] = []
-        self._differs(Reading([root() for root in self.roots], grown=found))
-        return found
+        found = self.program.varying()
+        tested = self._tested() if found is None else None
+        return found if tested is None else tested.varying
+
+    def restore(self, picture: Sequence[Any]) -> list[Edit]:
+        """Have all slots hold what they held then; return what puts back what they did.
+
+        What cannot be bound stays as it is: guards tell.
+        """
+        rest, edits = iter(picture), list[Edit]()
+        things = [next(rest) for _ in self.roots]
+        for check in self.checks:
+            held: list[tuple[Any, Any]] = []
+            for guard in check.guards:
+                value = guard.first if guard.is_known else next(rest)
+                held.append((guard.key, value))
+                if guard.kind.thing:
+                    things.append(value)
+                if isinstance(guard.frozen, Contents) and not guard.is_known:
+                    edits += put_bytes(value, guard.frozen)
+            if check.view is not None:
+                lacks = check.extent.lacked() if check.extent else ()
+                edits += put_in(things[check.thing], check.view, held, lacks)
+        return edits
 
     def are_those(
         self,
@@ -148,7 +171,7 @@ def guard(walk: Walk, used: Callable[[Any], bool], key: Hashable) -> Ambient:
             guards, opened = [], type
             extent = Extent("class", "", inside.rows[0].value)
         if extent is not None or guards:
-            made.append(Check(thing, opened, way, extent, tuple(guards)))
+            made.append(Check(thing, opened, way, extent, tuple(guards), inside.view))
     apart = kept_apart(walk, places)
     return Ambient(
         (key, tuple(slot.path for slot in slots), alike),

@@ -7,8 +7,7 @@ which it is; `told` says that in words.
 from __future__ import annotations
 
 import weakref
-from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import is_
@@ -18,9 +17,8 @@ from sapwood.tree.guards.asking import Answers
 from sapwood.tree.guards.constants import Contents, constant_of
 from sapwood.tree.guards.frameworks import Arrays, layout_of
 from sapwood.tree.guards.reach import Row
-from sapwood.tree.guards.views import EMPTY, Way, value_text
+from sapwood.tree.guards.views import EMPTY, View, Way, value_text
 from sapwood.tree.nests.containers import Identity, constant_key
-from sapwood.tree.nests.contents import Items
 
 CHANGING: Any = object()
 """Stands for a value that may change while it stays the same object."""
@@ -37,15 +35,15 @@ Difference: TypeAlias = Callable[[], str]
 class Reading:
     """What guards come by, in their order: ``things``, and ``arrays``, ``used`` or not.
 
-    With ``looks``, used arrays have to look as they did, too. Lists and dicts that have
-    ``grown``, and what they held, are noted, if wanted, and are no difference then.
+    With ``looks``, used arrays have to look as they did, too. ``varying`` are the
+    values that no guard knows.
     """
 
     things: list[Any]
     arrays: list[Any] = field(default_factory=list)
     used: list[Any] = field(default_factory=list)
     looks: bool = False
-    grown: list[tuple[Any, Items]] | None = None
+    varying: list[Any] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +74,11 @@ class Extent:
             case "class":
                 return space is was
 
-    def contents(self, space: Any) -> Items | None:
-        """Return what there was in a list or dict that may hold more by now.
-
-        None where that is not known, or is what there is.
-        """
-        was = self.was
-        if self.what == "length" and isinstance(space, list | deque):
-            return ((), [*space][:was]) if len(space) > was else None
-        if self.what in ("keys", "lacks") and isinstance(space, dict):
-            keys = was if self.what == "keys" else [k for k in space if k not in was]
-            if not self.holds(space) and all(key in space for key in keys):
-                return [*keys], [space[key] for key in keys]
-        return None
+    def lacked(self) -> Collection[str] | None:
+        """Return the names that were not there; None: all that are not known."""
+        if self.what in ("keys", "length"):
+            return None
+        return self.was if self.what == "lacks" else ()
 
     def told(self, space: Any) -> str:
         """Say what was and is."""
@@ -180,6 +170,11 @@ class Guard(NamedTuple):
     was: str
     arrays: Arrays
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the value is the same, or as good, wherever the guard holds."""
+        return self.kind is CONSTANT and self.first is not CHANGING
+
     def holds(self, value: Any, things: Sequence[Any], looks: bool) -> bool:
         """Return whether a slot's value, nothing included, is as it was read."""
         kind = self.kind
@@ -224,7 +219,7 @@ def _reference(array: Any) -> Callable[[], object]:
 class Check:
     """What is guarded inside one thing, by its place among those that are come by.
 
-    ``open`` and ``way`` are the view's.
+    ``open`` and ``way`` are those of the ``view``, if it is seen by one.
     """
 
     thing: int
@@ -232,6 +227,7 @@ class Check:
     way: Way | None
     extent: Extent | None
     guards: tuple[Guard, ...]
+    view: View | None = None
 
     def differs(self, reading: Reading) -> Difference | None:
         """Return the first difference from what was read, if there is one."""
@@ -239,11 +235,7 @@ class Check:
         try:
             space = self.open(thing)
             if self.extent is not None and not self.extent.holds(space):
-                grown = reading.grown
-                was = None if grown is None else self.extent.contents(space)
-                if grown is None or was is None:
-                    return partial(self.extent.told, space)
-                grown.append((space, was))
+                return partial(self.extent.told, space)
             return self._slot(space, reading)
         except _GONE:
             # A slot is not there any more, or is being written by another thread.
@@ -263,6 +255,8 @@ class Check:
                 reading.used.append(value)
             if guard.kind.thing:
                 things.append(value)
+            if guard.kind is not CONSTANT or guard.first is CHANGING:
+                reading.varying.append(value)
             if not guard.holds(value, things, looks):
                 return partial(guard.told, value)
         return None

@@ -46,14 +46,6 @@ def _bytes_of_tensor(value: Any, most: int) -> tuple[Hashable, bytes] | None:
     return looks, ctypes.string_at(where, storage.nbytes()) if where else b""
 
 
-def _put_tensor_back(value: Any, before: tuple[Hashable, bytes] | None) -> None:
-    """Give a tensor on the host the bytes that it had, if it looks as it did."""
-    now = None if before is None else _bytes_of_tensor(value, len(before[1]))
-    if before is not None and now is not None and now != before and now[0] == before[0]:
-        where = value.untyped_storage().data_ptr()
-        ctypes.memmove(where, before[1], len(before[1]))
-
-
 class Contents(NamedTuple):
     """What an object that may change while it stays the same is compared by."""
 
@@ -95,25 +87,30 @@ def is_left_out(value: Any, frozen: Hashable) -> bool:
 
 def kept_contents(value: Any) -> Callable[[], object]:
     """Return what puts back the bytes that an object with `Contents` holds now."""
-    if is_tensor(value):
-        return partial(_put_tensor_back, value, _bytes_of_tensor(value, BYTES))
-    if isinstance(value, bytearray):
-        return partial(bytearray.__setitem__, value, slice(None), bytes(value))
-    if hasattr(value, "copy") and hasattr(value, "shape"):
-        return partial(_put_array_back, value, value.copy())
-    return partial(_put_bytes_back, value, bytes_of(value))
+    then = constant_of(value)
+    then = then if isinstance(then, Contents) else Contents((), bytes_of(value) or b"")
+    return partial(put_contents, value, then)
 
 
-def _put_array_back(array: Any, old: Any) -> None:
-    if array.tobytes() != old.tobytes():
-        with suppress(TypeError, ValueError):  # it may only be read by now
-            array[...] = old
-
-
-def _put_bytes_back(value: Any, old: bytes | None) -> None:
-    if old is not None and bytes_of(value) != old:
-        with suppress(TypeError, ValueError), memoryview(value) as seen:
-            seen.cast("B")[:] = old
+def put_contents(value: Any, then: Contents) -> None:
+    """Give an object the bytes that it held, where it looks as it did."""
+    now = constant_of(value)
+    if now == then:
+        return
+    with suppress(BufferError, TypeError, ValueError):  # it may only be read by now
+        if is_tensor(value):
+            if isinstance(now, Contents) and now.kind == then.kind:
+                where = value.untyped_storage().data_ptr()
+                ctypes.memmove(where, then.bytes, len(then.bytes))
+        elif type(value) is bytearray:
+            value[:] = then.bytes
+        elif hasattr(value, "copy") and hasattr(value, "dtype"):
+            old = value.copy()
+            old.reshape(-1).view("u1")[:] = memoryview(then.bytes)
+            value[...] = old
+        else:
+            with memoryview(value) as seen:
+                seen.cast("B")[:] = then.bytes
 
 
 def _looks_of(value: Any) -> tuple[Hashable, ...]:

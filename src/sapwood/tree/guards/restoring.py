@@ -1,21 +1,34 @@
-"""What a function has written is put back, where an attempt at recording failed."""
+"""What a function, or an eager region, has written is put back, and there again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextvars import copy_context
+from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sapwood.errors import MisuseError
-from sapwood.tree.guards.constants import Contents, kept_contents
+from sapwood.tree.guards.constants import (
+    Contents,
+    constant_of,
+    kept_contents,
+    put_contents,
+)
 from sapwood.tree.guards.moving import STATE, kept_state
-from sapwood.tree.guards.reach import Inside, is_book, items_of
+from sapwood.tree.guards.reach import is_book, items_of
 from sapwood.tree.guards.standard import BUFFER, DECIMAL
-from sapwood.tree.guards.survey import Survey
-from sapwood.tree.guards.views import DICT, EMPTY, LIST, SET
-from sapwood.tree.nests.contents import are_same, contents_of, fill
+from sapwood.tree.guards.views import DICT, EMPTY, LIST, SET, View
+from sapwood.tree.nests.contents import Items, are_same, contents_of, fill, mapped
+
+if TYPE_CHECKING:
+    from sapwood.tree.guards.survey import Survey
+
+Own: TypeAlias = Callable[[Any], Any]
+"""Gives what the function itself has for a value that a region has left."""
+
+Edit: TypeAlias = Callable[[Own], object]
+"""Does again what was undone, with other values in the place of some."""
 
 
 def kept_states(survey: Survey) -> list[Callable[[], object]]:
@@ -75,41 +88,75 @@ def put_back(survey: Survey) -> None:
         for row in inside.rows:
             if row.role == "tally" and type(row.value) is list:
                 del row.value[row.size :]
-        if inside.lacks is None and inside.view in _WHOLE:
-            _WHOLE[inside.view](thing, inside)
-        elif inside.view.store is not None:
-            for key, value in _others(thing, inside):
-                with suppress(AttributeError, LookupError, MisuseError, TypeError):
-                    inside.view.store(thing, key, value)
+        held = [(row.key, row.value) for row in inside.rows]
+        put_in(thing, inside.view, held, inside.lacks)
 
 
-def _others(thing: Any, inside: Inside) -> Iterator[tuple[Any, Any]]:
-    """Yield the slots that hold something else by now, and what they held."""
-    now = dict(items_of(inside.view.open(thing)))
-    for row in inside.rows:
-        known = is_book(inside.view, row.key) or now.get(row.key, EMPTY) is row.value
-        if not known:
-            yield row.key, row.value
-    for name in inside.lacks or ():
+def put_in(
+    thing: Any,
+    view: View,
+    held: Sequence[tuple[Any, Any]],
+    lacks: Collection[str] | None,
+) -> list[Edit]:
+    """Have a thing hold what it held, as a view shows it; return what undoes that.
+
+    Besides what it ``held`` it lacks some names; None: all others.
+    """
+    if lacks is None and view in _WHOLE:
+        keys = [key for key, _ in held] if view is DICT else ()
+        then, now = (keys, [value for _, value in held]), contents_of(thing)
+        if are_same(now, then) or isinstance(thing, frozenset):
+            return []
+        fill(thing, then)
+        return [partial(fill_again, thing, now)]
+    if view.store is None:
+        return []
+    bind = partial(_bind, view.store, thing)
+    others = [*_others(view, dict(items_of(view.open(thing))), dict(held), lacks)]
+    return [partial(bind, key, now) for key, then, now in others if bind(key, then)]
+
+
+def put_bytes(value: Any, then: Contents) -> list[Edit]:
+    """Have an object hold the bytes that it held; return what undoes that."""
+    now = constant_of(value)
+    if now == then or not isinstance(now, Contents):
+        return []
+    put_contents(value, then)
+    return [lambda _: put_contents(value, now)]
+
+
+def _others(
+    view: View, now: dict[Any, Any], held: dict[Any, Any], lacks: Collection[str] | None
+) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield the slots that hold something else by now, what they held, and hold."""
+    for key in {**held, **now}:
+        there, then = now.get(key, EMPTY), held.get(key, EMPTY)
         # A package that is loaded meanwhile shows in the package above it.
-        new = now.get(name, EMPTY)
-        if not (new is EMPTY or isinstance(new, ModuleType)):
-            yield name, EMPTY
+        new = key in held or not isinstance(there, ModuleType)
+        known = new and (key in held or lacks is None or key in lacks)
+        if known and there is not then and not is_book(view, key):
+            yield key, then, there
 
 
-def _fill_again(thing: Any, inside: Inside) -> None:
-    keys = [row.key for row in inside.rows] if inside.view is DICT else ()
-    old = keys, [row.value for row in inside.rows]
-    if not are_same(contents_of(thing), old):
-        fill(thing, old)
+def _bind(
+    store: Callable[[Any, Any, Any], None],
+    thing: Any,
+    key: Any,
+    value: Any,
+    own: Own = lambda value: value,
+) -> bool:
+    """Bind a slot; return whether that is possible."""
+    try:
+        store(thing, key, own(value))
+    except (AttributeError, LookupError, MisuseError, TypeError):
+        return False
+    return True
 
 
-def _put_set_back(thing: Any, inside: Inside) -> None:
-    old = [row.value for row in inside.rows]
-    if isinstance(thing, set) and {*map(id, old)} != {*map(id, set.__iter__(thing))}:
-        set.clear(thing)
-        set.update(thing, old)
+def fill_again(thing: Any, contents: Items, own: Own) -> None:
+    """Have a container hold what it held, with other values in the place of some."""
+    fill(thing, mapped(contents, own))
 
 
-_WHOLE = {DICT: _fill_again, LIST: _fill_again, SET: _put_set_back}
+_WHOLE = {DICT, LIST, SET}
 """Views of containers, of which everything is read, in its order."""

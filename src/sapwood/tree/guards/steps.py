@@ -76,7 +76,8 @@ class Steps:
 
     ``latest`` are references to the arrays, which others may replace meanwhile;
     ``places`` says of which guard each of them is.
-    ``things`` are the registers of what is looked into, as they come by.
+    ``things`` are the registers of what is looked into, as they come by, ``varying``
+    those of the roots, and of all that no guard knows.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -85,11 +86,13 @@ class Steps:
     latest: list[Callable[[], object]] = field(default_factory=list)
     places: list[Guard] = field(default_factory=list)
     things: list[int] = field(default_factory=list)
+    varying: list[int] = field(default_factory=list)
     _attributes: dict[tuple[int, str], int] = field(default_factory=dict)
 
     def root(self, root: Callable[[], object]) -> None:
         """Have the thing come by that a reference gives."""
         self.things.append(self._fresh())
+        self.varying.append(self.things[-1])
         self._add(Op.ROOT, self.things[-1], 0, root)
 
     def check(self, check: Check) -> bool:
@@ -157,7 +160,7 @@ class Steps:
         kind, first = guard.kind, guard.first
         if first is checks.CHANGING:
             return False
-        at = self._fresh() if kind.used or kind.thing else _VALUE
+        at = _VALUE if guard.is_known else self._fresh()
         if way.attributes:
             self._add(Op.ATTRIBUTE, at, space, way.attributes[guard.key])
         else:
@@ -166,6 +169,8 @@ class Steps:
             self._add(Op.ATTRIBUTE, at, at, way.each)
         if kind.used:
             self.found.append(at)
+        if not guard.is_known:
+            self.varying.append(at)
         if kind.thing:
             self.things.append(at)
         if kind.array:
@@ -182,8 +187,8 @@ class Steps:
         elif kind is checks.SEEN:
             self._add(Op.SAME, at, self.things[first])
         elif isinstance(first, Answers):
-            self._add(Op.OPEN, at, at, first.holds)
-            self._add(Op.IS, at, 0, True)
+            self._add(Op.OPEN, _VALUE, at, first.holds)
+            self._add(Op.IS, _VALUE, 0, True)
         else:
             self._add(Op.CLASS if isinstance(first, type) else Op.REFERS, at, 0, first)
 
@@ -245,7 +250,10 @@ class GuardProgram(GuardState):
     anew: it sees more than the tests, and what has changed may stay as it is now.
     """
 
-    __slots__ = ("_assemble", "_left", "_patience", "_places", "latest", "read")
+    __slots__ = (
+        *("_assemble", "_left", "_patience", "_places", "_steps", "_varying"),
+        *("latest", "read"),
+    )
 
     def __init__(self, assemble: Callable[[], Steps | None]) -> None:
         self._assemble = assemble
@@ -254,6 +262,8 @@ class GuardProgram(GuardState):
         self._places: list[Guard] = []
         self.epoch = 0
         self.read: Callable[[], list[Any] | None] = self._wait
+        self._steps: Steps | None = None
+        self._varying: Callable[[], list[Any] | None] | None = None
 
     def _wait(self) -> None:
         self._left -= 1
@@ -267,11 +277,18 @@ class GuardProgram(GuardState):
             return
         steps = self._assemble()
         read = None if steps is None else compiled(steps)
+        self._steps, self._varying = steps, None
         if steps is None or read is None:
             self.read = _nothing
             return
         self.latest, self._places = steps.latest, steps.places
         self.read = read
+
+    def varying(self) -> list[Any] | None:
+        """Return the roots, and all that no guard knows; None as `read`."""
+        if self._varying is None and self._steps is not None:
+            self._varying = compiled(self._steps, self._steps.varying)
+        return None if self._varying is None else self._varying()
 
     def matched(self, used: Sequence[Any]) -> None:
         """Expect what the tests have just found to be as it was: the used arrays."""
@@ -307,17 +324,22 @@ def _nothing() -> None:
     return None
 
 
-def compiled(steps: Steps) -> Callable[[], list[Any] | None] | None:
+def compiled(
+    steps: Steps, found: Iterable[int] | None = None
+) -> Callable[[], list[Any] | None] | None:
     """Return the steps as a function, or None where there is no C.
 
-    It gives what the used arrays' slots hold, or None: it cannot be told so.
+    It gives what the used arrays' slots hold, or other registers that are to be
+    ``found``; or None: it cannot be told so.
     """
     native = compiler()
     if native is None:
         return None
-    rows, found = tuple(steps.steps), tuple(steps.found)
     read: Callable[[], list[Any] | None] = native.compile_guards(
-        rows, found, steps.latest, steps.registers
+        tuple(steps.steps),
+        tuple(steps.found if found is None else found),
+        steps.latest,
+        steps.registers,
     )
     return read
 

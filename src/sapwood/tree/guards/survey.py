@@ -16,8 +16,8 @@ from dataclasses import fields, is_dataclass, replace
 from functools import cached_property, partial
 from operator import call, is_
 from types import BuiltinFunctionType, ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from weakref import ReferenceType, WeakValueDictionary, ref
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ReferenceType, WeakValueDictionary
 
 from sapwood.errors import MisuseError
 from sapwood.tree.guards import changes, views
@@ -78,10 +78,6 @@ class AmbientKey(NamedTuple):
     values: Hashable
     which: tuple[int, ...]
     nests: tuple[int, ...] = ()
-
-
-_FEW_OBJECTS: Final = 64
-"""So many are kept alive by a call around eager regions, which may bind others."""
 
 
 class Survey:
@@ -247,32 +243,6 @@ class Survey:
     def _tuples(self) -> dict[int, Inside]:
         """What is in each tuple that was looked into, by its number."""
         return {x.node: x for x in self._walk.insides if x.view is views.TUPLE}
-
-    def plain_slots(self) -> list[tuple[Slot, Any]]:
-        """Return the slots of plain values that can be bound, and what they hold.
-
-        And those of objects, if these are few, which a weak reference stands for.
-        """
-        found = [
-            (self._slot(inside, row.key), value)
-            for inside in self._walk.guarded()
-            if inside.view.store is not None
-            for row in inside.rows
-            for value in self._plain(row)
-        ]
-        few = sum(isinstance(value, ref) for _, value in found) <= _FEW_OBJECTS
-        return [x for x in found if few or not isinstance(x[1], ref)]
-
-    def _plain(self, row: Row) -> Iterator[Any]:
-        value = row.value
-        if row.role == "constant":
-            inner = value if type(value) is tuple else (value,)
-            if all(type(each) in ATOMS for each in inner):
-                yield value
-        elif row.role == "node":
-            value = self._walk.nodes[row.node].value
-            with suppress(TypeError):  # lists and dicts are taken for what is in them
-                yield ref(value)
 
     def array_keys(self) -> list[Any]:
         """Return the arrays that are keys of what the function reaches."""

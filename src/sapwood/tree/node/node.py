@@ -42,15 +42,15 @@ class Undone(NamedTuple):
     """What a call in parts has to save, to be run from its beginning again.
 
     ``places`` are those of the call that parts write, ``read`` those that they only
-    read, ``results`` the names of eager regions whose results they use, ``plain`` the
-    slots of plain values, and what they held. It is ``needed`` where a region may
+    read, ``reached`` those of them that regions were passed, or name, ``results`` the
+    names of eager regions whose results they use. It is ``needed`` where a region may
     change what parts behind it go by, not only return something else at the end.
     """
 
     places: tuple[int, ...]
     read: tuple[int, ...]
+    reached: tuple[int, ...]
     results: frozenset[str]
-    plain: Sequence[tuple[Slot, Any]]
     needed: bool
 
 
@@ -206,8 +206,7 @@ class Link:
     the function may ask. ``steady`` are numbers of arrays that the part reads, with
     their paths: each was the one that the function had found there before, and it may
     have kept that. The last one is ``idle`` where it only gives what it was given, and
-    decides nothing: it may be replayed whatever is the case. ``changed`` are slots of
-    plain values that the region before it has changed, and what they then held.
+    decides nothing: it may be replayed whatever is the case.
     """
 
     part: Node
@@ -216,5 +215,4 @@ class Link:
     which: tuple[int, ...]
     live: Live | None
     idle: bool = False
-    changed: Sequence[tuple[Slot, Any]] = ()
     steady: tuple[tuple[int, str], ...] = ()

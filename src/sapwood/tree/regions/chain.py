@@ -25,7 +25,6 @@ from sapwood.tree.call.signature import NONE, Arrays, Call
 from sapwood.tree.choose.admit import explain, rejects, sharing
 from sapwood.tree.choose.function_cache import Found, ambient_arrays
 from sapwood.tree.choose.recordings import Recordings
-from sapwood.tree.guards import Slot
 from sapwood.tree.node.node import Link, Live, Node, Undone
 from sapwood.tree.regions import crossing
 from sapwood.tree.regions.rerun import Begun
@@ -49,12 +48,13 @@ Of more, the versions of arrays tell what a region has written, where there are 
 def answer_for_all(
     links: Sequence[Link],
     used_later: AbstractSet[int],
-    plain: Sequence[tuple[Slot, Any]],
+    reached: AbstractSet[int],
 ) -> Node:
     """Return the first part as the node of the whole chain.
 
     ``used_later`` are its ambient places that only later parts use. Those that no part
-    uses, be it by another name, may be anywhere. ``plain`` are slots of plain values.
+    uses, be it by another name, may be anywhere. ``reached`` are the places that
+    regions may write.
     """
     parts = [link.part for link in links]
     head = parts[0]
@@ -71,13 +71,13 @@ def answer_for_all(
     head.chain, head.places = tuple(links), tuple(places)
     head.held = Mask(reduce(or_, (part.passing() for part in parts)))
     head.clobbers = Mask(reduce(or_, (part.clobbers for part in parts)))
-    head.undone = _undone(links, plain)
+    head.undone = _undone(links, reached)
     head.copied_bytes = Size(sum(part.copied_bytes for part in parts))
     head.watches_overlap = head.may_overlap()
     return head
 
 
-def _undone(links: Sequence[Link], plain: Sequence[tuple[Slot, Any]]) -> Undone | None:
+def _undone(links: Sequence[Link], reached: AbstractSet[int]) -> Undone | None:
     """Return what parts write, and read, before the last region that may stray runs.
 
     None where none may.
@@ -107,9 +107,9 @@ def _undone(links: Sequence[Link], plain: Sequence[tuple[Slot, Any]]) -> Undone 
             elif use.used and use.name in results:
                 of_regions.add(results[use.name])
     read -= found
-    places = tuple(sorted(found)), tuple(sorted(read))
+    places = tuple(sorted(found)), tuple(sorted(read)), tuple(sorted(read & reached))
     needed = any(not link.idle for link in links[1:])
-    return Undone(*places, frozenset(of_regions), plain, needed)
+    return Undone(*places, frozenset(of_regions), needed)
 
 
 def _may_stray(link: Link, following: Link) -> bool:
@@ -162,23 +162,24 @@ class Passage:
             storages = [*self.carried.storages, *self.ambient.storages]
             written = [storages[i] for i in undone.places]
             read = [storages[i] for i in undone.read]
+            reached = [storages[i] for i in undone.reached]
             arrays = [*self.carried.arrays, *self.ambient.arrays]
             arguments = partial(self.parameters.bind, self.args, self.kwargs)
             self.begun = Begun(device, written, warm, arguments)
-            if self.begun.lost and undone.needed:
-                return CaptureError(
-                    "before an eager region it writes more than can be put back: "
-                    f"{size_text(Begun.MOST)}, or what memory is free",
-                    remedy="Call the region before such writes, or behind all of them; "
-                    "or say that it never changes what follows, with fullgraph=True",
-                )
             nest = None if self.flat else (self.args, self.kwargs)
             few = len(written) + len(read) <= _FEW
             few = few and sum(each.size for each in read) <= _LITTLE
-            self.begun.watch(nest, arrays, read, self.recordings.integration, few=few)
-            self.begun.finds(undone.plain)
-            self.begun.found = self.node.ambient.arrays, self.ambient.arrays
-            self.begun.first = self.begun.latest = self.node.ambient
+            integration = self.recordings.integration
+            self.begun.watch(nest, arrays, read, integration, reached, few=few)
+            if self.begun.lost and undone.needed:
+                return CaptureError(
+                    "before an eager region it writes, or reads what the region may "
+                    f"write, more than can be put back: {size_text(Begun.MOST)}, or "
+                    "what memory is free",
+                    remedy="Call the region before such writes, or behind all of them; "
+                    "or say that it never changes what follows, with fullgraph=True",
+                )
+            self.begun.reads(self.node.ambient)
         return None
 
     def finish(self) -> Any:
@@ -210,13 +211,10 @@ class Passage:
         self.made += done.storages
         self._shown, self._new = done.result, done.storages
         self._bound = [value for value in done.values if value is not None]
-        if self.begun is not None:
-            self.begun.binds(())
         if link.bound:
             arguments = self.parameters.bind(self.args, self.kwargs)
             if self.begun is not None:
-                held = [slot.held(arguments) for slot in link.bound]
-                self.begun.binds(zip(link.bound, held, done.values, strict=True))
+                self.begun.binds(zip(link.bound, done.values, strict=True))
             for slot, value in zip(link.bound, done.values, strict=True):
                 slot.write(value, arguments)
                 self._known[slot.path] = value
@@ -255,19 +253,14 @@ class Passage:
             crossing.check_open(device, live.name)
             device.returns.drain()
             ambient = self._admitted(following, live)
-            if self.begun is not None:
-                slots = following.part.ambient.arrays if ambient.arrays else ()
-                found = zip(slots, ambient.arrays, strict=True)
-                self.begun.follows(following.changed, found)
-                self._save(following, ambient)
+            self._save(following, ambient)
             self._replay(following, ambient)
-        if self.begun is not None:
-            self.begun.latest = None if following.idle else following.part.ambient
 
     def _save(self, link: Link, ambient: Arrays) -> None:
-        """Save what a part writes of what a region has bound, if another may stray."""
+        """Note what a part finds and writes behind a region, if another may stray."""
         if self.begun is None or link.live is None or link.idle:
             return
+        self.begun.reads(link.part.ambient)
         storages = [*self.carried.storages, *ambient.storages]
         written = [storages[i] for i, is_written in link.part.used if is_written]
         made = {*map(id, self.made)}

@@ -35,7 +35,7 @@ from sapwood.tree.call.signature import Arrays, Place, look
 from sapwood.tree.choose.admit import sharing
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.skips import skip_of
-from sapwood.tree.guards import Ambient, BoundArray, Slot, Survey, kept_states
+from sapwood.tree.guards import Ambient, BoundArray, Slot, Survey, kept_states, survey
 from sapwood.tree.nests.containers import arrays_in
 from sapwood.tree.node.node import Link, Live, Node, PlaceUse
 from sapwood.tree.node.outputs import Bytes, Outputs, analyse, each_anew
@@ -61,7 +61,7 @@ from sapwood.tree.record.taking import RecordRequest, plain_changes, undo, with_
 from sapwood.tree.regions import crossing
 from sapwood.tree.regions.chain import answer_for_all
 from sapwood.tree.regions.frame import Frame
-from sapwood.tree.regions.rerun import Begun, PlainChanges, changed
+from sapwood.tree.regions.rerun import Begun
 from sapwood.tree.replay.replay import replay
 from sapwood.tree.watch.capturer import Adopting, lasting, told_of
 from sapwood.tree.watch.session import (
@@ -202,7 +202,8 @@ class _Parts:
 
     ``frame`` has the function's own arrays, where ``carried`` has those of others; in
     slots it finds its own by ``swaps``, while it is captured. ``rooms`` is that of what
-    stands in for state, by the places of that. A ``capturer`` makes the captures, if
+    stands in for state, by the places of that, ``reached`` those of the call that
+    regions may write. A ``capturer`` makes the captures, if
     there is one. ``ranges`` and ``owners`` of captures are those of all parts, the last
     one that of the part in progress, with as much room as is ``lent`` to each. What is
     ``holding`` arrays ends with the capture of a part.
@@ -240,13 +241,11 @@ class _Parts:
         self.error: CaptureError | None = None
         self.first_key: Hashable = None
         self.unfit, self.stirred = "", False
-        self.plain: PlainChanges = ()
+        self.reached: set[int] = set()
         self.known: dict[str, Array] = {}
         self.steady: tuple[tuple[int, str], ...] = ()
-        self.changed: PlainChanges = ()
         self.gives: Any = None
         self.bound: list[Array] = []
-        self.held: list[Any] = []
         self.own: list[Array] = []
         self.still_shown: frozenset[int] = frozenset()
         self.outside = self.device.framework.manner()
@@ -288,8 +287,7 @@ class _Parts:
         error = captured.error or self.error or other or self._unheld()
         if error is not None:
             self._spoil()
-        plain = order.before.plain_slots()
-        head = answer_for_all(self.links, self.roles.used_later, plain)
+        head = answer_for_all(self.links, self.roles.used_later, self.reached)
         return Recorded(head, self.first_arrays, (), error, result, self.unfit)
 
     def close(self) -> None:
@@ -381,12 +379,7 @@ class _Parts:
             self.first_key = self.before.key
         self.stirred |= self.before.key != self.first_key
         self.ambient = self.before.guards(lambda _: True)
-        self.began.first = self.began.first or self.ambient
-        plain = self.before.plain_slots()
-        self.changed = changed(self.plain, plain) if self.links else ()
-        self.plain = plain
-        if self.links:
-            self.began.follows(self.changed, self.before.slots_of_arrays())
+        self.began.reads(self.ambient)
         self.arrays = look([slot.read() for slot in self.ambient.arrays], integration)
         now = {
             slot.path: array
@@ -469,7 +462,7 @@ class _Parts:
         self._save(node)
         values = self._replay(node, bound)
         slots = [slot for slot, _ in bound]
-        self.began.binds(zip(slots, self.held, values, strict=True))
+        self.began.binds(zip(slots, values, strict=True))
         self.bound = [value for value in values if value is not None]
         is_array = self.recordings.integration.is_array
         self.own = [] if last else arrays_in(shown, is_array)
@@ -509,7 +502,7 @@ class _Parts:
         shared = sharing(self.arrays, self.carried)
         which = crossing.which_are_one(self.ambient, self.arrays, self.carried)
         slots = tuple(slot for slot, _ in bound)
-        link = Link(node, slots, shared, which, None, idle, self.changed, self.steady)
+        link = Link(node, slots, shared, which, None, idle, self.steady)
         self.links.append(link)
         self.holds.append(node.held)
         self.device.pages.hold(node.held)
@@ -625,7 +618,6 @@ class _Parts:
         changes = after.changes_since(self.before)
         self.error = self.error or plain_changes(changes)
         bound = [change for change in changes if isinstance(change, BoundArray)]
-        self.held = [change.old for change in bound]
         return [(change.slot, change.new) for change in bound]
 
     def _order(self, *, last: bool) -> RecordRequest:
@@ -741,8 +733,8 @@ class _Parts:
         integration, link = self.recordings.integration, self.links[-1]
         passed = crossing.Passed(args, kwargs, integration)
         asked = crossing.Passed(self.call.args, self.call.kwargs, integration)
-        self.began.latest = self.ambient
-        self.began.enters(passed)
+        self._reaches(part, passed)
+        self.began.enters(passed, self.session)
         result, raised = crossing.unlocked(self.device, part, args, kwargs)
         # Not by a name of this frame: the error's traceback leads to it.
         self.began.leaves(
@@ -766,6 +758,17 @@ class _Parts:
             self.unfit = f"the eager region {part.name} raised {raised.text}"
             self.stirred = True
         return result, raised
+
+    def _reaches(self, part: EagerRegion, passed: crossing.Passed) -> None:
+        """Note which places of the call a region is passed, or names."""
+        integration = self.recordings.integration
+        storages = [*self.call.given.storages, *self.first_arrays.storages]
+        try:
+            named: Sequence[Array] = survey(part.code(), {}, integration).arrays()
+        except CaptureError:  # it reaches too much to be gone through
+            named = [*self.call.given.arrays, *self.first_arrays.arrays]
+        found = {integration.look(x).storage for x in (*named, *passed.arrays())}
+        self.reached.update(i for i, each in enumerate(storages) if each in found)
 
     def _receive(
         self,

@@ -30,9 +30,8 @@ class Rehearsed:
     """Runs a warm-up and the eager regions in it, whose writes are their own affair.
 
     ``changes`` are those that recorded parts made, ``crossing`` the allocations, by
-    their order, that were alive when a region ran, and ``came`` is what was read
-    before the last one. What a recording in parts would meet behind an eager region,
-    when it is too late, is refused here.
+    their order, that were alive when a region ran. What a recording in parts would meet
+    behind an eager region, when it is too late, is refused here.
     """
 
     def __init__(
@@ -47,7 +46,6 @@ class Rehearsed:
         self._device = recordings.device
         self._outside = self._device.framework.manner()
         self.allocations = Allocations(self._device)
-        self.came = before
         self._told: int = 0
         self._exactly: Callable[[], None] = lambda: None
         self.changes: list[Change] = []
@@ -69,6 +67,8 @@ class Rehearsed:
         session, args, kwargs = self._session, call.args, call.kwargs
         asked = Passed(args, kwargs, self._integration)
         session.between = partial(self._between, asked, begun)
+        if begun is not None:
+            begun.reads(self._before.guards(lambda _: True))
         del asked
         try:
             made = self.allocations
@@ -98,10 +98,9 @@ class Rehearsed:
                 self._settle()
             self.crossing |= self.allocations.alive().keys()
             passed = Passed(args, kwargs, self._integration)
-            self.came = self._before
             if begun is not None:
                 begun.binds(self.bound())
-                begun.enters(passed)
+                begun.enters(passed, session)
             try:
                 with entered(None), routed(None):
                     result = part(*args, **kwargs)
@@ -112,6 +111,8 @@ class Rehearsed:
             finally:
                 with self._outside():
                     self._before = self._look()
+                if begun is not None:
+                    begun.reads(self._before.guards(lambda _: True))
             if begun is not None:
                 begun.leaves(Ran(part.name, passed, result))
             got = returned(part.name, result, passed, NONE, self._integration)
@@ -123,10 +124,10 @@ class Rehearsed:
         session.broken(part, passed.text(), got.kind)
         return result
 
-    def bound(self) -> list[tuple[Slot, Any, Any]]:
+    def bound(self) -> list[tuple[Slot, Any]]:
         """Return what was bound since the last eager region."""
         new, self._told = self.changes[self._told :], len(self.changes)
-        return [(x.slot, x.old, x.new) for x in new if isinstance(x, BoundArray)]
+        return [(x.slot, x.new) for x in new if isinstance(x, BoundArray)]
 
     def _refuse(self, error: CaptureError) -> None:
         # Where the call goes on, nobody asks what is undone.

@@ -9,19 +9,20 @@ shown, all is left as the parts left it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, TypeAlias
-from weakref import ref
+from itertools import chain
+from typing import Any, ClassVar
 
 from sapwood.errors import MisuseError, OutOfMemory, StaleOutput
 from sapwood.memory.device import Device, routed
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.signature import Call
-from sapwood.tree.guards import Ambient, Slot, Survey
+from sapwood.tree.guards import Ambient, Slot
+from sapwood.tree.guards.restoring import Edit, Own, fill_again
 from sapwood.tree.nests.containers import (
     arrays_in,
     constant_key,
@@ -29,7 +30,14 @@ from sapwood.tree.nests.containers import (
     taken_apart,
     unflatten,
 )
-from sapwood.tree.nests.contents import Items, are_same, contents_of, fill, mapped
+from sapwood.tree.nests.contents import (
+    Items,
+    are_same,
+    contents_of,
+    fill,
+    has_attributes,
+    mapped,
+)
 from sapwood.tree.record.preserve import Preserved
 from sapwood.tree.record.staging import moved_by
 from sapwood.tree.regions.crossing import Passed, Ran, seen
@@ -44,81 +52,27 @@ from sapwood.tree.watch.session import (
 from sapwood.tree.watch.watch import Caught, Watched, warm_up
 from sapwood.units import Size
 
-Edit: TypeAlias = Callable[[], None]
-"""Does again what a region changed besides what is in arrays, and has been undone."""
 
-Own: TypeAlias = Callable[[Any], Any]
-"""Gives what the function itself has for a value that a region has left."""
-
-PlainChanges: TypeAlias = Sequence[tuple[Slot, Any]]
-"""Slots that a region has bound to other plain values, and these."""
-
-
-def _refill(thing: Any, now: Items, own: Own) -> None:
-    """Put in what a region left."""
-    fill(thing, mapped(now, own))
-
-
-def _rewrite(slot: Slot, now: Any, own: Own, arguments: Mapping[str, object]) -> None:
-    """Have a slot hold what a region left there."""
-    slot.write(own(now), arguments)
-
-
-def _redo(edits: list[Edit]) -> None:
+def _redo_all(edits: Iterable[Edit], own: Own = lambda value: value) -> None:
     """Have all be as a region left it."""
-    while edits:
-        edits.pop()()
-
-
-def _redo_all(edits: Sequence[list[Edit]]) -> None:
-    """Have all be as regions left it, one after the other."""
     for each in edits:
-        _redo(each)
-
-
-def changed(
-    before: Sequence[tuple[Slot, Any]], now: Sequence[tuple[Slot, Any]]
-) -> PlainChanges:
-    """Return which slots hold plain values behind a region that they did not hold."""
-    known = {(slot.path, _key(was)) for slot, was in before}
-    return [x for x in now if (x[0].path, _key(x[1])) not in known]
-
-
-def _key(value: Any) -> Hashable:
-    """Return what tells a plain value, or a reference's object, from others."""
-    return id(value()) if isinstance(value, ref) else constant_key(value)
-
-
-def _known(value: Any) -> Any:
-    """Return a plain value, or the object of a weak reference.
-
-    Raises `LookupError` where that is gone.
-    """
-    found = value() if isinstance(value, ref) else value
-    if found is None and found is not value:
-        raise LookupError
-    return found
-
-
-def _place(slot: Slot, arguments: Any) -> Hashable:
-    """Return what tells a slot from others, by whatever way it is come by."""
-    return id(slot.owner(arguments)), slot.steps[-1]
+        each(own)
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
     """What an eager region left behind.
 
-    ``saved`` is what was in arrays that it may have written, ``bound`` the slots that
-    parts had bound, with what they bound, what was there then, and in what.
+    ``saved`` is what was in arrays that it may have written, ``bound`` how many slots
+    parts had bound.
     """
 
     saved: Preserved | None
-    bound: Sequence[tuple[Slot, Any, Any, Any]]
+    bound: int
 
 
 def _can_be_filled(thing: Any, was: Items) -> bool:
-    fillable = isinstance(thing, dict | list | deque)
+    fillable = isinstance(thing, dict | list | deque) or has_attributes(thing)
     return fillable or are_same(contents_of(thing), was)
 
 
@@ -126,11 +80,10 @@ class Begun:
     """What a call in parts began with, and which eager regions ``ran`` in it since.
 
     ``storages`` are those that are saved: parts write them before a region runs, or
-    read them. ``plain`` are the slots of plain values, with these, and ``found`` those
-    in which the function finds arrays, and the arrays. ``first`` is what the function
-    read when the call began, ``latest`` when the part before the last region did; None
-    where nobody looked. ``lost`` says that not all of it can be put back, ``warm`` is
-    the warm-up that its parts are held against. ``arguments`` are the call's, by name.
+    read them. ``states`` are what the function read, and found, where each part began.
+    ``lost`` says that not all of it can be put back, ``warm`` is the warm-up that its
+    parts are held against, and ``told``, if anything, what was done before each region
+    instead. ``arguments`` are the call's, by name.
     Up to ``MOST`` bytes are saved, unless another limit is given. ``lefts`` are what
     the regions left, None for one that nothing ran behind.
     """
@@ -149,18 +102,13 @@ class Begun:
         self._device, self.warm = device, warm
         self._most = self.MOST if most is None else most
         self.arguments = arguments
-        self.first: Ambient | None = None
-        self.latest: Ambient | None = None
         self.storages: list[Storage] = []
         self.ran: list[Ran] = []
-        self.plain: Sequence[tuple[Slot, Any]] = ()
-        self._objects: list[Any] = []
-        self.found: tuple[Sequence[Slot], Sequence[Array]] = (), ()
+        self.told: list[tuple[bytes, ...]] = []
+        self.states: list[tuple[Ambient, Sequence[Any]]] = []
         self.lost = False
         self.lefts: list[Left | None] = []
-        self._changes: list[Sequence[tuple[Slot, Any]]] = []
-        self._bound: list[tuple[Slot, Any, Any]] = []
-        self._before = 0
+        self.bound: list[tuple[Slot, Any]] = []
         self._shown: list[Array] = []
         self._saved: list[Preserved] = []
         self._watched: Sequence[Array] = ()
@@ -193,17 +141,11 @@ class Begun:
             self.lost = True
             return None
 
-    def reads(self, before: Survey) -> None:
-        """Note what the function read when the call began."""
-        slots = before.slots_of_arrays()
-        self.found = [slot for slot, _ in slots], [array for _, array in slots]
-        self.finds(before.plain_slots())
-
-    def finds(self, plain: Sequence[tuple[Slot, Any]]) -> None:
-        """Note slots of plain values, and keep the objects in slots alive."""
-        self.plain = plain
-        # A region that binds another may drop the last reference to one.
-        self._objects = [value() for _, value in plain if isinstance(value, ref)]
+    def reads(self, ambient: Ambient) -> None:
+        """Note what the function finds where a part begins, and keep that alive."""
+        picture = ambient.picture()
+        self.lost |= picture is None
+        self.states.append((ambient, picture or ()))
 
     def watch(
         self,
@@ -211,6 +153,7 @@ class Begun:
         arrays: Sequence[Array],
         read: Sequence[Storage],
         integration: Integration,
+        reached: Sequence[Storage] = (),
         *,
         few: bool,
     ) -> None:
@@ -219,14 +162,14 @@ class Begun:
         Or the containers of a ``nest``, which are the call's arguments.
         A part that has ``read`` one computes otherwise when the function runs again. If
         these are ``few``, or nobody counts who writes, their bytes are saved; else
-        their versions tell.
+        those of what regions may have ``reached``, and versions tell of the others.
         """
         things = taken_apart(nest, integration.is_array)[2] if nest else ()
         self._containers = [(each, contents_of(each)) for each in things]
         self._watched, self._integration = arrays, integration
         self._versions = None if few else integration.versions(arrays)
+        self.save(read if self._versions is None else reached)
         if self._versions is None:
-            self.save(read)
             self._looks = self._looked()
 
     def _looked(self) -> Any:
@@ -236,26 +179,20 @@ class Begun:
         """Save what an eager region has returned, and a part is about to write."""
         self.save(self._storages(arrays_in(result, self._integration.is_array)))
 
-    def follows(self, plain: PlainChanges, found: Iterable[tuple[Slot, Array]]) -> None:
-        """Note what a part finds behind a region.
+    def binds(self, slots: Iterable[tuple[Slot, Any]]) -> None:
+        """Note the slots that the latest part binds, with the new arrays."""
+        self.bound += slots
 
-        These are the ``plain`` values that the region has changed, and the arrays in
-        slots that no part has bound.
-        """
-        own = {slot.path for slot, *_ in self._bound}
-        other = [pair for pair in found if pair[0].path not in own]
-        self._changes.append([*plain, *other])
-
-    def binds(self, slots: Iterable[tuple[Slot, Any, Any]]) -> None:
-        """Note the slots that the latest part binds, with the old and new arrays."""
-        self._before = len(self._bound)
-        self._bound += slots
-
-    def enters(self, passed: Passed, *, last: bool = False) -> None:
+    def enters(
+        self, passed: Passed, session: Session | None = None, *, last: bool = False
+    ) -> None:
         """Note what an eager region is about to be passed; if it is the last, no more.
 
-        What the last one leaves is what there is when the call strays.
+        What the last one leaves is what there is when the call strays. Where there is a
+        ``session``, that knows what the function has done so far.
         """
+        if session is not None:
+            self.told.append(session.digests())
         self._shown += passed.arrays()
         self._writes = self._device.pages.writes
         self._last, self._stamps = last, None if last else self._counted()
@@ -270,7 +207,7 @@ class Begun:
 
     def _reach(self) -> list[Array]:
         """Return the arrays that regions may have written so far."""
-        bound = [new for _, _, new in self._bound if new is not None]
+        bound = [new for _, new in self.bound if new is not None]
         return [*self._watched, *self._shown, *bound]
 
     def _counted(self) -> Sequence[tuple[Any, int]] | None:
@@ -298,22 +235,14 @@ class Begun:
         return [self._integration.look(each).storage for each in arrays]
 
     def left(self, written: Sequence[Storage] | None = None) -> Left:
-        """Return what there is behind a region, where only some may be ``written``.
-
-        Raises `MisuseError` where the way to a slot is gone.
-        """
+        """Return what there is behind a region, where only some may be ``written``."""
         if written is None:
             written = [*self.storages, *self._storages(self._reach())]
-        arguments = self.arguments() if self._bound else {}
-        held = [
-            (slot, new, slot.held(arguments), slot.owner(arguments))
-            for slot, _, new in self._bound
-        ]
-        return Left(None if self.lost else self._preserved(written), held)
+        return Left(None if self.lost else self._preserved(written), len(self.bound))
 
     def forget(self) -> None:
         """Let go of all that regions were passed, have given and left."""
-        for each in (self.ran, self.lefts, self._bound, self._shown, self._objects):
+        for each in (self.ran, self.lefts, self.bound, self._shown, self.states):
             each.clear()
 
     def is_untouched(self) -> bool:
@@ -337,113 +266,36 @@ class Begun:
             for array, old, new in zip(self._watched, self._versions, now, strict=True)
         )
 
-    def put_back(self) -> None:
-        """Have slots and arrays be as when the call began."""
-        arguments = self.arguments()
-        for slot, old, _ in reversed(self._bound):
-            slot.write(old, arguments)
-        # A region may have bound a slot before a part did.
-        for slot, was in (*self.plain, *zip(*self.found, strict=True)):
-            then, now = _known(was), slot.held(arguments)
-            if now is not then and constant_key(now) != constant_key(then):
-                slot.write(then, arguments)
+    def put_back(self) -> list[list[Edit]] | None:
+        """Have all be as when the call began; return how to have it as regions left it.
+
+        One list for each part that began. None where not all can be put back: then
+        nothing is.
+        """
+        edits: list[list[Edit]] = [[] for _ in self.states]
+        right = bool(edits)
+        try:
+            for thing, was in self._containers:
+                now = contents_of(thing)
+                if right and not are_same(now, was):
+                    fill(thing, was)
+                    k = max(len(self.ran) - 1, 0)  # no earlier region has done that
+                    edits[max(len(self.ran) - 1, 0)] += [
+                        partial(fill_again, thing, now)
+                    ]
+        except MisuseError:
+            right = False
+        for k, (ambient, picture) in reversed([*enumerate(self.states)]):
+            if right:
+                edits[k] += ambient.restore(picture)
+                right = ambient.holds()
+        if not right:
+            _redo_all(chain(*edits))
+            return None
         for saved in reversed(self._saved):
             saved.restore()
         self._rewind()
-
-    def edits(self, own: Own) -> list[list[Edit]] | None:
-        """Undo what regions changed, but for contents of arrays; return how to redo it.
-
-        One list for each region. None where it is not known what was there before: then
-        nothing is undone.
-        """
-        edits: list[list[Edit]] = [[] for _ in self.ran] or [[]]
-        try:
-            arguments, latest = self.arguments(), self.latest
-            # Objects first: the ways to all others lead through them.
-            objects = [pair for pair in self.plain if isinstance(pair[1], ref)]
-            for slot, reference in objects:
-                then, now = _known(reference), slot.held(arguments)
-                if now is not then:
-                    slot.write(then, arguments)
-                    edits[-1].append(partial(_rewrite, slot, now, own, arguments))
-            values = self._values(arguments, regions=len(edits))
-            self._edit(edits[-1], own, values[-1], arguments)
-            right = not edits[-1] or (latest is not None and self._holds(latest))
-            for k in reversed(range(len(values) - 1 if right else 0)):
-                for slot, value in self._changes[k]:
-                    was, now = values[k][_place(slot, arguments)], _known(value)
-                    if now is not was:
-                        slot.write(was, arguments)
-                        edits[k].append(partial(_rewrite, slot, now, own, arguments))
-        except (LookupError, MisuseError):
-            right = False
-        if not right:
-            _redo_all(edits)
-        return edits if right else None
-
-    def _holds(self, latest: Ambient) -> bool:
-        """Return whether all is as before the latest part, which has bound slots."""
-        arguments, bound = self.arguments(), self._bound[self._before :]
-        for slot, old, _ in reversed(bound):
-            slot.write(old, arguments)
-        try:
-            return latest.holds()
-        finally:
-            for slot, _, new in bound:
-                slot.write(new, arguments)
-
-    def _values(
-        self, arguments: Mapping[str, object], *, regions: int
-    ) -> list[dict[Hashable, Any]]:
-        """Return what slots held before each region, by their places.
-
-        The guards of the part before it were asked; so plain values are what they were
-        made of. Arrays may be others in each call.
-        """
-        first = *self.plain, *zip(*self.found, strict=True)
-        values = [{_place(slot, arguments): _known(was) for slot, was in first}]
-        for change in self._changes[: regions - 1]:
-            new = {_place(slot, arguments): _known(now) for slot, now in change}
-            values.append(values[-1] | new)
-        return values
-
-    def refilled(self, own: Own) -> list[Edit] | None:
-        """Undo what the last region did to the call's containers; return that.
-
-        When all else is put back. None where that cannot be; then all is kept.
-        """
-        known = [(thing, contents_of(thing), was) for thing, was in self._containers]
-        other = [each for each in known if not are_same(*each[1:])]
-        edits: list[Edit] = [partial(_refill, x, now, own) for x, now, _ in other]
-        try:
-            for thing, _, then in other:
-                fill(thing, then)
-        except MisuseError:
-            _redo(edits)
-            return None
-        return edits if self.latest is not None or not edits else None
-
-    def _edit(
-        self,
-        edits: list[Edit],
-        own: Own,
-        values: Mapping[Hashable, Any],
-        arguments: Mapping[str, object],
-    ) -> None:
-        """Have slots hold what they held before the last region, as do containers."""
-        known = [(slot, new) for slot, _, new in self._bound]
-        held = {**values, **{_place(slot, arguments): new for slot, new in known}}
-        for slot, was in (*known, *self.plain, *zip(*self.found, strict=True)):
-            now = slot.held(arguments)
-            then = held.get(_place(slot, arguments), _known(was))
-            if now is not then and constant_key(now) != constant_key(then):
-                slot.write(then, arguments)
-                edits.append(partial(_rewrite, slot, now, own, arguments))
-        if self.latest is not None:
-            for thing, then in self.latest.overgrown():
-                edits.append(partial(_refill, thing, contents_of(thing), own))
-                fill(thing, then)
+        return edits
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,7 +323,6 @@ class Rerun:
         self._mine: dict[int, Any] = {}
         self._left: Sequence[Left] = ()
         self._edits: Sequence[list[Edit]] = ()
-        self._arguments: Any = None
 
     def may_run(self, *, tells: bool) -> bool:
         """Return whether arrays can be put back that parts, and regions, have written.
@@ -485,36 +336,23 @@ class Rerun:
     def run(self, fn: Callable[..., Any], call: Call) -> Watched | None:
         """Return what the call gave, whose exceptions pass; None if all was left."""
         watched, begun = None, self._begun
-        try:
-            now = begun.left()
-        except MisuseError:
-            return None
-        edits = None if now.saved is None else begun.edits(self._as_own)
+        now = begun.left()
+        edits = None if now.saved is None else begun.put_back()
         if edits is None or now.saved is None:
             return None
         self._left, self._edits = [each or now for each in begun.lefts], edits
-        self._arguments = arguments = begun.arguments()
-        begun.put_back()
-        refilled = begun.refilled(self._as_own)
-        if refilled is not None:
-            edits[-1] += refilled
-        if refilled is not None and begun.first is not None and begun.first.holds():
-            self.session.between = self._between
-            try:
-                watched = warm_up(
-                    fn, call.args, call.kwargs, self._device, self.session
-                )
-            except (Exception, Hopeless):
-                if not self._is_astray():
-                    raise
-            finally:
-                self.session.between = None
-        if watched is None or self._is_astray():
+        self.session.between = self._between
+        try:
+            watched = warm_up(fn, call.args, call.kwargs, self._device, self.session)
+        except (Exception, Hopeless):
+            if not self._is_astray():
+                raise
+        finally:
+            self.session.between = None
+        if self._is_astray():
             self._pairs, self._mine = [], {}  # nobody gets what it has come to
             now.saved.restore()
-            _redo_all(edits)
-            for slot, _, held, _ in now.bound:
-                slot.write(held, arguments)
+            _redo_all(chain(*edits))
             return None
         return watched
 
@@ -546,12 +384,12 @@ class Rerun:
 
     def _is_the_same(self, part: EagerRegion, passed: Passed, ran: Ran) -> bool:
         """Return whether the function came to a region as it had when that ran."""
-        known = () if self._warm is None else self._warm.breaks
-        if part.name != ran.name or self._next > len(known):
+        k, told, warm = self._next - 1, self._begun.told, self._warm
+        if warm is not None and not told:  # each part is as it was there
+            told = [warm.ops[:count] for count, *_ in warm.breaks]
+        if part.name != ran.name or k >= len(told):
             return False
-        count = known[self._next - 1][0]
-        ops = () if self._warm is None else self._warm.ops[:count]
-        if self._tells and self.session.digests() != ops:
+        if self._tells and self.session.digests() != told[k]:
             return False
         mine, theirs = passed, ran.passed
         shapes = len(mine.leaves), [type(each) for each, _ in mine.containers]
@@ -570,12 +408,12 @@ class Rerun:
 
     def _leave(self, left: Left, theirs: Passed, own: Passed) -> None:
         """Have the function find what a region left that was passed ``theirs``."""
-        arguments, look = self._arguments, self._integration.look
+        arguments, look = self._begun.arguments(), self._integration.look
         self._pairs += zip(theirs.arrays(), own.arrays(), strict=True)
         # Once: a region may bind a slot to something else.
         held = [
             (new, slot.held(arguments))
-            for slot, new, *_ in left.bound
+            for slot, new in self._begun.bound[: left.bound]
             if id(new) not in self._mine
         ]
         is_array = self._integration.is_array
@@ -593,10 +431,7 @@ class Rerun:
                 # What others have too was restored.
                 if self._is_other(array, mine) and look(array).storage in left.saved:
                     self._copy(array, mine)
-        for slot, new, held, owner in left.bound:
-            if held is not new and slot.owner(arguments) is owner:
-                slot.write(self._as_own(held), arguments)
-        _redo(self._edits[self._next - 1])
+        _redo_all(self._edits[self._next - 1], self._as_own)
 
     def _as_own(self, value: Any) -> Any:
         """Return what the function has itself for a value that a region has left."""

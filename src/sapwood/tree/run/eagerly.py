@@ -140,10 +140,6 @@ class Eagerly:
             return watched
         begun.warm, made = live.failed()
         begun.binds(live.bound())
-        begun.reads(before)
-        begun.first, begun.latest = (
-            each.guards(lambda _: False) for each in (before, live.came)
-        )
         if not begun.ran:
             taking.undo(before, states)
         elif not all(isinstance(each, changes.BoundArray) for each in made):

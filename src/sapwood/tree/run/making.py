@@ -186,7 +186,6 @@ class Making:
             small = sum(each.size for each in reached) <= Begun.MOST
             nest, integration = (call.args, call.kwargs), self.recordings.integration
             begun.watch(nest, arrays, reached, integration, few=small)
-            begun.reads(before)
             made = record_parts(order, self.recordings, begun)
         except CaptureError as error:
             if self._may_fail(error):
