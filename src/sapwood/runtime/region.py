@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
-from types import MethodType
 from typing import Any
 
 from sapwood.tree.call.parameters import check_kind
@@ -43,7 +42,7 @@ class Eager:
         # What it reads is its own affair: nobody is to look through it.
         del vars(self)["__wrapped__"]
         self.name = str(getattr(fn, "__qualname__", type(fn).__qualname__))
-        self._fn = fn
+        self.runs = fn
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         watching = session.current()
@@ -56,7 +55,7 @@ class Eager:
                 "function, such as autograd's in backward()",
                 "Call it before or behind backward(), not in a hook or checkpoint",
             )
-        return self._fn(*args, **kwargs)
+        return self.runs(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Eager | _Method:
         return self if instance is None else _Method(self, instance)
@@ -64,10 +63,6 @@ class Eager:
     def held(self) -> Callable[[], Callable[..., Any] | None]:
         """Return a weak reference to this."""
         return weakref.ref(self)
-
-    def code(self) -> Callable[..., Any]:
-        """Return the function itself."""
-        return self._fn
 
     def __repr__(self) -> str:
         return f"<eager region {self.name}>"
@@ -78,7 +73,7 @@ class _Method:
 
     def __init__(self, part: Eager, instance: Any) -> None:
         self.__self__, self._part = instance, part
-        self.name = part.name
+        self.name, self.runs = part.name, functools.partial(part.runs, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         watching = session.current()
@@ -97,10 +92,6 @@ class _Method:
             return functools.partial(function, owner)
 
         return bound
-
-    def code(self) -> Callable[..., Any]:
-        """Return the function itself, bound to the object."""
-        return MethodType(self._part.code(), self.__self__)
 
     def __repr__(self) -> str:
         return f"{self._part!r} of {self.__self__!r}"

@@ -85,32 +85,36 @@ def is_left_out(value: Any, frozen: Hashable) -> bool:
     return host and not isinstance(frozen, Contents)
 
 
-def kept_contents(value: Any) -> Callable[[], object]:
-    """Return what puts back the bytes that an object with `Contents` holds now."""
-    then = constant_of(value)
-    then = then if isinstance(then, Contents) else Contents((), bytes_of(value) or b"")
-    return partial(put_contents, value, then)
+def kept_bytes(value: Any) -> Callable[[], object]:
+    """Return what puts back the bytes that an object holds now that is looked into."""
+    if hasattr(value, "copy") and hasattr(value, "shape"):
+        return partial(_put_array_back, value, value.copy())
+    return partial(put_contents, value, Contents((), bytes_of(value) or b""))
 
 
 def put_contents(value: Any, then: Contents) -> None:
     """Give an object the bytes that it held, where it looks as it did."""
-    now = constant_of(value)
-    if now == then:
-        return
     with suppress(BufferError, TypeError, ValueError):  # it may only be read by now
         if is_tensor(value):
-            if isinstance(now, Contents) and now.kind == then.kind:
+            now = constant_of(value)
+            if isinstance(now, Contents) and now.kind == then.kind and now != then:
                 where = value.untyped_storage().data_ptr()
                 ctypes.memmove(where, then.bytes, len(then.bytes))
         elif type(value) is bytearray:
             value[:] = then.bytes
-        elif hasattr(value, "copy") and hasattr(value, "dtype"):
+        elif hasattr(value, "copy") and hasattr(value, "shape"):
             old = value.copy()
             old.reshape(-1).view("u1")[:] = memoryview(then.bytes)
-            value[...] = old
-        else:
+            _put_array_back(value, old)
+        elif bytes_of(value) != then.bytes:
             with memoryview(value) as seen:
                 seen.cast("B")[:] = then.bytes
+
+
+def _put_array_back(array: Any, old: Any) -> None:
+    if array.tobytes() != old.tobytes():
+        with suppress(TypeError, ValueError):  # it may only be read by now
+            array[...] = old
 
 
 def _looks_of(value: Any) -> tuple[Hashable, ...]:

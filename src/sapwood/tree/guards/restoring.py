@@ -12,7 +12,7 @@ from sapwood.errors import MisuseError
 from sapwood.tree.guards.constants import (
     Contents,
     constant_of,
-    kept_contents,
+    kept_bytes,
     put_contents,
 )
 from sapwood.tree.guards.moving import STATE, kept_state
@@ -42,7 +42,7 @@ def kept_states(survey: Survey) -> list[Callable[[], object]]:
         if inside.view in _KEPT:
             kept.append(_KEPT[inside.view](thing))
         kept += [
-            kept_contents(row.value)
+            partial(put_contents, row.value, row.frozen)
             for row in inside.rows
             if type(row.frozen) is Contents
         ]
@@ -75,7 +75,7 @@ def _kept_decimal(context: Any) -> Callable[[], object]:
     return put_back
 
 
-_KEPT = {STATE: kept_state, DECIMAL: _kept_decimal, BUFFER: kept_contents}
+_KEPT = {STATE: kept_state, DECIMAL: _kept_decimal, BUFFER: kept_bytes}
 """Views of states that no slot holds, and what keeps one."""
 
 

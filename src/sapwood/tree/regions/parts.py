@@ -764,7 +764,7 @@ class _Parts:
         integration = self.recordings.integration
         storages = [*self.call.given.storages, *self.first_arrays.storages]
         try:
-            named: Sequence[Array] = survey(part.code(), {}, integration).arrays()
+            named: Sequence[Array] = survey(part.runs, {}, integration).arrays()
         except CaptureError:  # it reaches too much to be gone through
             named = [*self.call.given.arrays, *self.first_arrays.arrays]
         found = {integration.look(x).storage for x in (*named, *passed.arrays())}

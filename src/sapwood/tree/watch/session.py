@@ -46,8 +46,9 @@ class EagerRegion(Protocol):
     def held(self) -> Callable[[], Callable[..., Any] | None]:
         """Return a weak reference to the function, and to what it is a method of."""
 
-    def code(self) -> Callable[..., Any]:
-        """Return the function that runs."""
+    @property
+    def runs(self) -> Callable[..., Any]:
+        """The function that runs."""
 
 
 Broken: TypeAlias = tuple[int, str, str, str]
