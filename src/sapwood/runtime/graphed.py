@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from sapwood import _fast, knobs
 from sapwood._fast.state import CallState
-from sapwood.errors import MisuseError
+from sapwood.errors import CaptureError, MisuseError
 from sapwood.tree.call.options import Options
 from sapwood.tree.call.parameters import Parameters, check_kind
 from sapwood.tree.call.stats import Stats
+from sapwood.tree.choose.skips import warn
 from sapwood.tree.replay.compiled import MISS
 from sapwood.tree.run.runner import Runner
 from sapwood.tree.watch import session
@@ -172,20 +173,26 @@ class Graphed(CallState):
         if _is_traced():
             return functools.partial(self.__wrapped__, instance)
         held = self._bound.get(id(instance))
-        if held is None or held[0]() is not instance:
-            return Bound(self._bind(instance), instance, self)
-        return Bound(held[1], instance, self)
+        if held is not None and held[0]() is instance:
+            return Bound(held[1], instance, self)
+        found = self._bind(instance)
+        return Bound(found, instance, self) if isinstance(found, Graphed) else found
 
-    def _bind(self, instance: Any) -> Graphed:
+    def _bind(self, instance: Any) -> Graphed | types.MethodType:
         key, method = id(instance), types.MethodType(self.__wrapped__, instance)
         try:
             gone = weakref.ref(instance, lambda _: self._bound.pop(key, None))
         except TypeError:
-            raise MisuseError(
+            error = CaptureError(
                 f"{type(instance).__qualname__} has __slots__ without __weakref__, so "
-                f"{self._options.name} cannot keep recordings of its own for it. Add "
-                "__weakref__ to its __slots__"
-            ) from None
+                "that no recordings can be kept for its objects",
+                remedy="Add __weakref__ to its __slots__, or say "
+                "dataclass(slots=True, weakref_slot=True)",
+            )
+            if self._options.fullgraph:
+                raise error from None
+            warn(self._options, error)
+            return method
         bound = _Method(method, self._options, self._runtime)
         self._bound[key] = (gone, bound)
         return bound

@@ -173,15 +173,7 @@ class Skips(SkipsState):
 
     def warn(self, error: CaptureError) -> None:
         """Warn that a call is about to run eagerly, once for each reason."""
-        kind, told = _kind(str(error)), self._options.told
-        if kind in told or len(told) >= _KNOWN:
-            return
-        told.add(kind)
-        where = error.where
-        name = self._options.name
-        warning = GraphSkipWarning(name, error.what, where, error.remedy)
-        file, line = _calling_line()
-        warnings.warn_explicit(warning, GraphSkipWarning, file, line)
+        warn(self._options, error)
 
     def count(self, reason: str) -> None:
         """Count a call that runs eagerly."""
@@ -318,18 +310,30 @@ class Skips(SkipsState):
 
     def _glance(self, value: Any) -> Hashable:
         cls = type(value)
-        if cls in _PLAIN:
-            return cls, value
-        if cls in _SIZED:
-            return cls, len(value)
         try:
+            if cls in _PLAIN:
+                return cls, value
+            if cls in _SIZED:
+                return cls, len(value)
             if not self._is_array(value):
                 return id(cls)
             # By number: a class is not kept.
             return id(cls), value.shape, value.dtype
         # Arrays need have neither, and a nested tensor of torch's raises RuntimeError.
-        except (AttributeError, RuntimeError):
+        # Classes need not have a hash.
+        except (AttributeError, RuntimeError, TypeError):
             return id(cls)
+
+
+def warn(options: Options, error: CaptureError) -> None:
+    """Warn that a call is about to run eagerly, once for each reason."""
+    kind, told = _kind(str(error)), options.told
+    if kind in told or len(told) >= _KNOWN:
+        return
+    told.add(kind)
+    warning = GraphSkipWarning(options.name, error.what, error.where, error.remedy)
+    file, line = _calling_line()
+    warnings.warn_explicit(warning, GraphSkipWarning, file, line)
 
 
 def _calling_line() -> tuple[str, int]:

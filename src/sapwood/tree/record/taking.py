@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from types import UnionType
 from typing import Any
 
-from sapwood.errors import CaptureError
+from sapwood.errors import CaptureError, MisuseError
 from sapwood.memory.pages import Extent
 from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.signature import Call
@@ -232,6 +232,19 @@ def added(
         for change in changes
         if isinstance(change, Added | Assigned | Rebound)
     )
+
+
+def endless(result: Any, is_array: Callable[[Any], bool]) -> CaptureError | None:
+    """Return an error of a result that nobody can take apart: it has no end."""
+    try:
+        taken_apart(result, is_array)
+    except MisuseError as error:
+        what, _, _ = str(error).partition(". ")
+        return CaptureError(
+            f"in the result {what}",
+            remedy="Return arrays and values in a nest that ends",
+        )
+    return None
 
 
 def also_returned(

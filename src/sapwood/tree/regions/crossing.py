@@ -35,6 +35,7 @@ from sapwood.tree.nests.containers import (
 from sapwood.tree.nests.contents import Items, contents_of
 from sapwood.tree.node.node import Shared
 from sapwood.tree.node.outputs import Constant, Held, Output, Outputs
+from sapwood.tree.record.taking import endless
 from sapwood.tree.watch.session import Broken, EagerRegion, Session, is_users
 from sapwood.tree.watch.watch import Caught
 
@@ -316,7 +317,8 @@ def returned(
     """
     if result is None and not passed.changed() and not passed.reshaped():
         return _NOTHING
-    leaves, _ = flatten(result, integration.is_array)
+    without_end = endless(result, integration.is_array)
+    leaves = [result] if without_end else flatten(result, integration.is_array)[0]
     arrays = [leaf for leaf in leaves if integration.is_array(leaf)]
     plain = [x for x in leaves if x is not None and not integration.is_array(x)]
     refused = ""

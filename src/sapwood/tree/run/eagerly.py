@@ -159,7 +159,8 @@ class Eagerly:
     ) -> CaptureError | None:
         """Return what a warm-up found that no replay could repeat."""
         capturer = self.recordings.capturer
-        error = watching.unrecordable or lasting(watching)
+        error = watching.unrecordable or taking.endless(watched.result, self._is_array)
+        error = error or lasting(watching)
         if error is None and not watching.prepares:
             repeats = self._repeats(watching, live, before)
             error = taking.plain_changes(live.changes, but=repeats)
@@ -372,7 +373,8 @@ class Eagerly:
     def _lease_loosely(self, watched: Watched, watching: Session | None) -> None:
         """Have a later step end what the function made, as far as that is known."""
         integration, made = self.recordings.integration, [*watched.storages]
-        if watching is not None and watching.made:
+        endless = taking.endless(watched.result, self._is_array)
+        if watching is not None and watching.made and not endless:
             arrays = arrays_in(watched.result, integration.is_array)
             shown = (look.storage for look in map(integration.look, arrays))
             made += watching.made.intersection(shown)
@@ -382,8 +384,10 @@ class Eagerly:
     def _donate(self, call: Call, result: Any) -> None:
         """End the leases of donated arguments, as a replay does."""
         given, integration = call.given, self.recordings.integration
-        outputs = analyse(result, (), given.arrays, integration)
         declared = self.parameters.declared(call, self.options.donate)
+        if not declared or taking.endless(result, self._is_array):
+            return  # of a result that has no end nobody can say what it shows
+        outputs = analyse(result, (), given.arrays, integration)
         for i in declared - outputs.shown(given, integration):
             self.recordings.leases.donate(call.given.storages[i], self.options.name)
 
