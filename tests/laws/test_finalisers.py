@@ -68,3 +68,32 @@ def test_a_finaliser_replays_where_nothing_else_is_going_on(rt):
         gc.collect()
     assert seen == {(1.0,) * 3}
     assert f.stats().replays == 2
+
+
+class Counting:
+    """Something that notes its own end, and what it had then."""
+
+    def __init__(self, log, had=None):
+        self.log, self.had = log, had
+
+    def __del__(self):
+        self.log.append(1 if self.had is None else self.had * 2)
+
+
+@pytest.mark.every_framework
+@pytest.mark.parametrize("has", [False, True])
+def test_what_objects_do_at_their_end_is_done(agree, has):
+    """Those that the function makes end in it: code of its own, that nobody calls."""
+
+    def program(w):
+        log = []
+
+        def fn(x):
+            Counting(log, x + 1 if has else None)
+            return x * 2
+
+        f, x = w.graph(fn), w.values(4)
+        for _ in range(8):
+            yield f(x), len(log), log[-2:]
+
+    agree(program)

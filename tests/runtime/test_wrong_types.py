@@ -17,7 +17,14 @@ def test_what_is_no_store_is_refused(store):
         sw.Runtime("emulated", store=store)
 
 
-@pytest.mark.parametrize("kind", ["path", "text", "store", "none"])
+@pytest.mark.parametrize("store", ["~nobody-of-this-name/x", "a\0b"])
+def test_what_is_no_path_is_refused(store):
+    """A user that is not there, and what no path may hold."""
+    with pytest.raises(sw.MisuseError, match="store="):
+        sw.Runtime("emulated", store=store)
+
+
+@pytest.mark.parametrize("kind", ["path", "text", "store", "none", "empty"])
 def test_stores_and_paths_are_taken(tmp_path, kind):
     """Whatever a store may be named by."""
     given = {
@@ -25,6 +32,7 @@ def test_stores_and_paths_are_taken(tmp_path, kind):
         "text": str(tmp_path),
         "store": Shelf(),
         "none": None,
+        "empty": "",
     }
     with sw.Runtime("emulated", store=given[kind]) as rt:
         f, x = rt.graph(lambda x: x + 1), rt.array(np.ones(3))

@@ -13,6 +13,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
@@ -149,6 +150,7 @@ class Runtime:
         heap = Settings.from_env()
         self._events = Log(settings.events)
         self._entries = _entries(store, settings, self._events)
+        self._process = os.getpid()
         self._driver = choose(device, settings, self._events)
         owned = self._driver is not device
         try:
@@ -423,9 +425,12 @@ class Runtime:
         """Evict all recordings and give memory back.
 
         Outputs that are still held stay readable, and take their pages along when
-        they go. Closing twice does nothing.
+        they go. Closing twice does nothing, nor does it in a forked child, which has
+        nothing of the device's.
         """
         device = self._device
+        if os.getpid() != self._process:
+            return
         with device.lock, Release() as release:
             if device.closed:
                 return
@@ -474,7 +479,9 @@ def _entries(
     settings: Knobs,
     emit: Callable[[Event], None],
 ) -> Entries | None:
-    if store is None:
+    if isinstance(store, (str, os.PathLike)):
+        settings = replace(settings, store=os.fspath(store))
+    if store is None or isinstance(store, (str, os.PathLike)):
         store = settings.store
         if not store:
             return None
@@ -482,8 +489,11 @@ def _entries(
     from sapwood.persist.disk import DiskStore
     from sapwood.persist.entries import Entries
 
-    if isinstance(store, (str, os.PathLike)):
-        store = DiskStore(store, settings.store_limit)
+    if isinstance(store, str):
+        try:
+            store = DiskStore(store, settings.store_limit)
+        except RuntimeError as error:  # it begins with ~ and no user's name
+            raise MisuseError(f"store={store!r} is no folder: {error}") from None
     elif not is_store(store):
         raise MisuseError(
             f"store={store!r} is neither the path of a folder nor a Store. Pass a "

@@ -76,9 +76,10 @@ def dunders(names: str) -> frozenset[str]:
     return frozenset(f"__{name}__" for name in names.split())
 
 
-_BUILDING = dunders("class_getitem init init_subclass new post_init")
+_BUILDING = dunders("class_getitem del init init_subclass new post_init")
+"""What runs of a class whose objects a function makes, and, of these, ends."""
 _COPIED = dunders("copy deepcopy getstate reduce reduce_ex setstate")
-NEVER_NAMED = _BUILDING | _COPIED | dunders("del dir repr sizeof")
+NEVER_NAMED = _BUILDING | _COPIED | dunders("dir repr sizeof")
 _NUMBERS = "add and divmod floordiv lshift matmul mod mul or pow rshift sub truediv xor"
 OPERATORS = frozenset(
     f"__{prefix}{name}__" for prefix in ("", "r", "i") for name in _NUMBERS.split()
