@@ -162,15 +162,18 @@ class Begun:
         Or the containers of a ``nest``, which are the call's arguments.
         A part that has ``read`` one computes otherwise when the function runs again. If
         these are ``few``, or nobody counts who writes, their bytes are saved; else
-        those of what regions may have ``reached``, and versions tell of the others.
+        those of what regions may have ``reached``, unless that is too much, and
+        versions tell of the others.
         """
         things = taken_apart(nest, integration.is_array)[2] if nest else ()
         self._containers = [(each, contents_of(each)) for each in things]
         self._watched, self._integration = arrays, integration
         self._versions = None if few else integration.versions(arrays)
-        self.save(read if self._versions is None else reached)
         if self._versions is None:
             self._looks = self._looked()
+            self.save(read)
+        elif sum(each.size for each in reached) <= self._most:
+            self.save(reached)
 
     def _looked(self) -> Any:
         return [seen(each, self._integration) for each in self._watched]
@@ -279,10 +282,8 @@ class Begun:
                 now = contents_of(thing)
                 if right and not are_same(now, was):
                     fill(thing, was)
-                    k = max(len(self.ran) - 1, 0)  # no earlier region has done that
-                    edits[max(len(self.ran) - 1, 0)] += [
-                        partial(fill_again, thing, now)
-                    ]
+                    last = max(len(self.ran) - 1, 0)  # no earlier region has done that
+                    edits[last].append(partial(fill_again, thing, now))
         except MisuseError:
             right = False
         for k, (ambient, picture) in reversed([*enumerate(self.states)]):
