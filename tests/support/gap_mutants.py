@@ -236,8 +236,8 @@ GAP_MUTANTS: Final = (
     mutant(
         "values that earlier regions set stay",
         Begun.put_back,
-        "if right:\n                edits[k]",
-        "if right and k == len(self.states) - 1:\n                edits[k]",
+        "ambient.restore(picture)",
+        "ambient.restore(picture) if k == len(self.states) - 1 else []",
     ),
     mutant(
         "values are set again by the last region alone",
