@@ -161,17 +161,23 @@ def test_other_tensors_make_a_call_eager(rt, cp, torch, make):
     assert "a tensor of torch is an argument" in f.explain()
 
 
-def test_what_torch_has_on_another_stream_makes_a_call_eager(rt, cp, torch):
+@pytest.mark.parametrize("named", [False, True])
+def test_what_torch_has_on_another_stream_makes_a_call_eager(rt, cp, torch, named):
     """CuPy waits for that stream where it is eager; a replay would not."""
-    f, t = (
-        rt.graph(lambda t: cp.from_dlpack(t) + 1),
-        torch.zeros(1 << 20, device="cuda"),
-    )
+    t = torch.zeros(1 << 22, device="cuda")
+    f = rt.graph((lambda _: cp.from_dlpack(t) + 1) if named else _waiting(cp))
+    assert [int(f(t)[-1]) for _ in range(6)] == [1] * 6
+    replays = f.stats().replays
+    assert replays > 2
     with torch.cuda.stream(torch.cuda.Stream()):
         for i in range(1, 6):
             t.fill_(i)
             assert int(f(t)[-1]) == i + 1
-    assert f.stats().replays == 0
+    assert f.stats().replays == replays
+
+
+def _waiting(cp):
+    return lambda t: cp.from_dlpack(t) + 1
 
 
 def test_a_tensor_that_is_only_named_is_read_where_it_is(rt, cp, torch):

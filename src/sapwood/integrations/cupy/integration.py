@@ -103,8 +103,10 @@ class CupyIntegration(Integration):
         return type(value) in KINDS or self._is_tensor(value)
 
     def _is_tensor(self, value: object) -> bool:
-        theirs = tensors() if is_tensor(value) else None
-        return bool(theirs and theirs.is_plain(value, self.place.ordinal))
+        # Where torch's stream is another, a replay would not wait for what it does.
+        theirs: Any = tensors() if is_tensor(value) else None
+        plain = theirs and theirs.is_plain(value, self.place.ordinal)
+        return bool(plain and theirs.is_in_order(current()))
 
     def surroundings(self) -> tuple[tuple[str, object], ...]:
         """Return what every function reads, by its path."""
@@ -112,13 +114,11 @@ class CupyIntegration(Integration):
 
     def refuse(self, value: object) -> None:
         """Refuse host arrays, and subclasses that nobody knows how to make."""
-        if type(value) in KINDS:
+        if self.is_array(value):
             return
         if isinstance(value, np.ndarray):
             raise TypeError(host_array(value))
         if is_tensor(value):
-            if self._is_tensor(value) and tensors().is_in_order(current()):
-                return
             instead = "cupy.from_dlpack(x), or use arrays='torch'"
             raise TypeError(foreign_tensor(instead))
         if isinstance(value, cupy.ndarray):
