@@ -44,10 +44,10 @@ def test_kept_results(benchmark_of, monkeypatch, capsys, tmp_path):
     kept = benchmark_of("kept_gpu")
     monkeypatch.setattr(kept, "about", dict)
     for name in ("forward", "training", "adding"):
-        monkeypatch.setattr(kept, name, lambda: {"kept": dict(FIGURES)})
+        monkeypatch.setattr(kept, name, lambda *_: {"kept": dict(FIGURES)})
     monkeypatch.setattr("sys.argv", ["it", "--out", str(tmp_path)])
     kept.main()
-    assert capsys.readouterr().out.count("kept 3.2 us of the host") == 3
+    assert capsys.readouterr().out.count("kept 3.2 us of the host") == 4
     rows = json.loads((tmp_path / "kept.json").read_text())["rows"]
     expected = {"kept": {"host": 3.2, "total": 1234.5}}
-    assert [*rows.values()] == [expected] * 3
+    assert [*rows.values()] == [expected] * 4
