@@ -42,8 +42,7 @@ def is_plain(value: Any, ordinal: int) -> bool:
 
 def is_in_order(stream: int) -> bool:
     """Return whether torch's work is on a stream: nobody orders it with others."""
-    raw: int = torch.cuda.current_stream().cuda_stream
-    return raw == stream
+    return bool(torch.cuda.current_stream().cuda_stream == stream)
 
 
 def viewed(tensor: Any) -> Any:

@@ -13,10 +13,11 @@ from __future__ import annotations
 import dis
 import operator
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from types import BuiltinMethodType, CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
@@ -194,6 +195,24 @@ def nested(code: CodeType) -> Iterator[CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from nested(constant)
+
+
+def loads(code: CodeType) -> Iterator[tuple[Any, bool]]:
+    """Yield each constant or name that code loads, and whether to look into that.
+
+    To look is ``x in ...``: nothing else is done with what was loaded.
+    """
+    for op, then in pairwise(dis.get_instructions(code)):
+        if op.opname.startswith("LOAD"):
+            yield op.argval, then.opname == "CONTAINS_OP"
+
+
+def only_looked_into(loaded: Iterable[tuple[Any, bool]]) -> frozenset[Any]:
+    """Return those of what was loaded that are looked into wherever they are."""
+    looked_into, others = set[Any](), set[Any]()
+    for value, looks in loaded:
+        (looked_into if looks else others).add(value)
+    return frozenset(looked_into - others)
 
 
 def _constant_name(instructions: Ops, at: int) -> str | None:

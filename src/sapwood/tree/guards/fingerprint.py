@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextvars import Context, ContextVar
 from functools import cached_property, lru_cache, partial
-from itertools import pairwise
+from itertools import chain
 from pathlib import Path, PurePath
 from string import Formatter
 from typing import Any, Final, Generic, NamedTuple
@@ -28,7 +28,7 @@ from weakref import ReferenceType
 
 from sapwood.tree.guards import standard, views
 from sapwood.tree.guards.accessors import NEVER_NAMED, OPERATORS, dunders, is_structural
-from sapwood.tree.guards.code import names_of, nested
+from sapwood.tree.guards.code import loads, names_of, nested, only_looked_into
 from sapwood.tree.guards.moving import is_iterator, is_random_source
 from sapwood.tree.guards.owners import owner_of_class, owner_of_module
 from sapwood.tree.guards.proof import is_users, proof
@@ -218,10 +218,11 @@ class _Prints:
         rows = inside.rows
         shape = hashlib.sha256(repr(sorted(inside.lacks or ())).encode())
         if view is views.SET:
-            # Their order is the process's own.
+            # Another process may have them in another order.
             proofs = [self._row(inside, row) for row in rows]
-            ordered = proofs if self._is_told(inside.node) else sorted(proofs)
-            rows, shape = [], hashlib.sha256(repr(ordered).encode())
+            if not self._may_show_order(inside.node):
+                proofs.sort()
+            rows, shape = [], hashlib.sha256(repr(proofs).encode())
             if any(row.role == "node" for row in inside.rows):
                 self._unproved.append(node.path)
         for row in rows:
@@ -234,7 +235,7 @@ class _Prints:
                 shape.update(self._row(inside, row))
         yield f"the {view.name} of {node.path}", shape.hexdigest().encode()
 
-    def _is_told(self, number: int) -> bool:
+    def _may_show_order(self, number: int) -> bool:
         """Return whether code may do more with a set than look into it."""
         rows = (row for inside in self._walk.guarded() for row in inside.rows)
         names = {row.key for row in rows if row.role == "node" and row.node == number}
@@ -243,14 +244,7 @@ class _Prints:
     @cached_property
     def _looked_into(self) -> frozenset[object]:
         """The names by which code asks what is in something, and does nothing else."""
-        uses = [
-            (op.argval, then.opname == "CONTAINS_OP")
-            for code in _codes(self._walk)
-            for op, then in pairwise(dis.get_instructions(code))
-            if op.opname.startswith("LOAD")
-        ]
-        others = {name for name, looks in uses if not looks}
-        return frozenset(name for name, looks in uses if looks) - others
+        return only_looked_into(chain(*map(loads, _codes(self._walk))))
 
     def _label(self, inside: Inside, row: Row) -> str:
         text = self._walk.path(inside, row.key)

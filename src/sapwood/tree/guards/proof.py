@@ -10,7 +10,6 @@ what is listed here, and code of packages, goes without saying that it does not.
 
 from __future__ import annotations
 
-import dis
 import hashlib
 import operator
 import re
@@ -21,9 +20,9 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from sapwood.tree.guards.code import loads, only_looked_into
 from sapwood.tree.guards.owners import owner_of_class, owner_of_code, owner_of_module
 from sapwood.tree.guards.standard import is_host_array, said_by
 from sapwood.tree.guards.views import EMPTY
@@ -142,14 +141,13 @@ def _code(code: types.CodeType) -> bytes | None:
 def _constants(code: types.CodeType) -> Iterator[Any]:
     """Yield the constants of code.
 
-    The order of a set is the process's own. It counts but where code only looks into
+    The order of a set is the process's own: it is left out where code only looks into
     the set.
     """
-    ops = dis.get_instructions(code)
-    told = {id(op.argval) for op, at in pairwise(ops) if at.opname != "CONTAINS_OP"}
+    looked_into = only_looked_into((id(x), looks) for x, looks in loads(code))
     for value in code.co_consts:
-        looks = type(value) is frozenset and id(value) not in told
-        yield sorted(value, key=repr) if looks else value
+        unordered = type(value) is frozenset and id(value) in looked_into
+        yield sorted(value, key=repr) if unordered else value
 
 
 def _joined(kind: bytes, parts: Iterable[Any]) -> bytes | None:

@@ -373,9 +373,9 @@ class Eagerly:
     def _lease_loosely(self, watched: Watched, watching: Session | None) -> None:
         """Have a later step end what the function made, as far as that is known."""
         integration, made = self.recordings.integration, [*watched.storages]
-        endless = taking.endless(watched.result, self._is_array)
-        if watching is not None and watching.made and not endless:
-            arrays = arrays_in(watched.result, integration.is_array)
+        result, is_array = watched.result, integration.is_array
+        if watching and watching.made and not taking.endless(result, is_array):
+            arrays = arrays_in(result, is_array)
             shown = (look.storage for look in map(integration.look, arrays))
             made += watching.made.intersection(shown)
         for storage in made:
