@@ -6,9 +6,12 @@ function finds what there was: the objects themselves, with what was in them.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import io
+from collections import OrderedDict, defaultdict
+from contextvars import ContextVar
 from itertools import islice
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import numpy as np
 import pytest
@@ -159,6 +162,72 @@ def _bytes(s, _):
     return _in_one(s, changes, sum)
 
 
+def _context_variable(s, _):
+    s.it = ContextVar("rate", default=2.0)
+    s.it.set(3.0)
+    return _in_one(s, lambda: s.it.set(s.it.get() + 1), lambda it: it.get())
+
+
+def _text_stream(s, _):
+    s.it = io.StringIO("one\r\n", newline="\r\n")
+    return _in_one(s, lambda: s.it.write("\n"), lambda it: len(it.getvalue()))
+
+
+def _place_in_a_stream(s, _):
+    s.it = io.BytesIO(b"123456")
+    return _in_one(s, lambda: s.it.read(1), lambda it: it.tell() + 1)
+
+
+def _defaults(s, _):
+    def rate(given=2.0, *, by=1.0):
+        return given * by
+
+    def changes():
+        s.it.__defaults__ = (s.it() + 1,)
+        s.it.__kwdefaults__ = {"by": 0.5}
+
+    s.it = rate
+    return _in_one(s, changes, lambda it: it())
+
+
+def _default_factory(s, _):
+    def changes():
+        s.it.default_factory = int if s.it.default_factory is float else float
+
+    s.it = defaultdict(float, a=1.0)
+    return _in_one(s, changes, lambda it: 2.0 if it.default_factory is float else 3.0)
+
+
+def _weak_values(s, _):
+    s.kept = [Rated(1.0), Rated(2.0), Rated(3.0)]
+    s.it = WeakValueDictionary(enumerate(s.kept[:2]))
+
+    def changes():
+        s.it[len(s.it)] = s.kept[2]
+
+    return _in_one(s, changes, lambda it: sum(x.rate for x in it.values()))
+
+
+def _weak_keys(s, _):
+    s.kept = [Rated(1.0), Rated(2.0)]
+    s.it = WeakKeyDictionary({s.kept[0]: 2.0})
+
+    def changes():
+        s.it[s.kept[len(s.it) - 1]] = 3.0 + len(s.it)
+
+    return _in_one(s, changes, lambda it: sum(it.values()))
+
+
+def _weak_members(s, _):
+    s.kept = [Rated(1.0), Rated(2.0)]
+    s.it = WeakSet(s.kept[:1])
+
+    def changes():
+        (s.it.discard if s.kept[1] in s.it else s.it.add)(s.kept[1])
+
+    return _in_one(s, changes, lambda it: len(it) + 1.0)
+
+
 def _one_of_many_objects(s, _):
     def changes():
         s.it[70] = Rated(s.it[70].rate + 1)
@@ -167,7 +236,7 @@ def _one_of_many_objects(s, _):
     return _in_one(s, changes, lambda it: sum(each.rate for each in it))
 
 
-def _of_many_arrays(s, w, reach):
+def _of_many_arrays(s, w, reach, *, always=False):
     """A region writes two of many arrays, which parts only read."""
     s.it, s.rate = [w.values(4) for _ in range(12)], 1.0
     writes = reach(s, w)
@@ -175,7 +244,7 @@ def _of_many_arrays(s, w, reach):
     @sw.eager
     def live(h):
         s.rate += s.strays
-        if s.strays:
+        if s.strays or always:
             writes(h)
 
     def fn(x):
@@ -211,6 +280,21 @@ def _by_a_method(s, _):
     return Owner().write
 
 
+def _by_a_graphed_function(s, w):
+    """Which the walk does not go into; the region has written before, too."""
+
+    def writes(h):
+        s.it[3][...] = s.it[3] + h
+
+    f = w.graph(writes)
+
+    class Often:
+        def __call__(self, h):
+            f(h)
+
+    return Often()
+
+
 def _another_too(s, w):
     def writes(h):
         s.it[2] += h
@@ -226,6 +310,10 @@ def _writes_items(s, w):
 
 def _writes_by_a_method(s, w):
     return _of_many_arrays(s, w, _by_a_method)
+
+
+def _writes_by_a_graphed_function(s, w):
+    return _of_many_arrays(s, w, _by_a_graphed_function, always=True)
 
 
 def _writes_and_binds(s, w):
@@ -351,7 +439,9 @@ IN_ONE = (
     ),
     *(_tuple_of_all_sorts, _another_host_array, _large_host_array),
     *(_written_host_array, _bytes, _one_of_many_objects, _writes_items),
-    *(_writes_by_a_method, _writes_and_binds),
+    *(_writes_by_a_method, _writes_and_binds, _writes_by_a_graphed_function),
+    *(_context_variable, _text_stream, _place_in_a_stream),
+    *(_defaults, _default_factory, _weak_values, _weak_keys, _weak_members),
 )
 IN_TWO = (
     *(_attribute_made, _item_made, _list_grown, _set_filled, _array_made),
@@ -363,14 +453,22 @@ def _shown(value):
     """Return what a picture is made of, for what no picture shows."""
     if isinstance(value, Rated):
         return vars(value)
-    if isinstance(value, (set, frozenset)):
+    if isinstance(value, (set, frozenset, WeakSet)):
         return type(value).__name__, sorted(map(repr, map(_shown, value)))
     if isinstance(value, (list, tuple)):
         return [*map(_shown, value)]
+    if isinstance(value, (WeakKeyDictionary, WeakValueDictionary)):
+        return [*map(_shown, value.keys())], [*map(_shown, value.values())]
+    if isinstance(value, FunctionType):
+        return value.__defaults__, value.__kwdefaults__
     return value
 
 
 def _on_the_host(value):
+    if isinstance(value, ContextVar):
+        return value.get()
+    if isinstance(value, (io.StringIO, io.BytesIO)):
+        return value.getvalue(), value.tell()
     kept = isinstance(value, (np.ndarray, bytearray))
     return [*map(float, np.asarray(value).reshape(-1)[:9])] if kept else _shown(value)
 

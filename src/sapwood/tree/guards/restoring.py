@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import io
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sapwood.errors import MisuseError
 from sapwood.tree.guards.constants import (
@@ -17,8 +18,25 @@ from sapwood.tree.guards.constants import (
 )
 from sapwood.tree.guards.moving import STATE, kept_state
 from sapwood.tree.guards.reach import is_book, items_of
-from sapwood.tree.guards.standard import BUFFER, DECIMAL
-from sapwood.tree.guards.views import DICT, EMPTY, LIST, SET, View
+from sapwood.tree.guards.standard import (
+    BUFFER,
+    CONTEXT,
+    DECIMAL,
+    FACTORY,
+    MEMBERS,
+    TEXT,
+    WEAK,
+)
+from sapwood.tree.guards.views import (
+    DICT,
+    EMPTY,
+    FUNCTION,
+    FUNCTION_PARTS,
+    LIST,
+    SET,
+    View,
+    bind,
+)
 from sapwood.tree.nests.contents import Items, are_same, contents_of, fill, mapped
 
 if TYPE_CHECKING:
@@ -109,11 +127,12 @@ def put_in(
             return []
         fill(thing, then)
         return [partial(fill_again, thing, now)]
-    if view.store is None:
+    store = view.store or _PUTS.get(view)
+    if store is None:
         return []
-    bind = partial(_bind, view.store, thing)
+    put = partial(_bind, store, thing)
     others = [*_others(view, dict(items_of(view.open(thing))), dict(held), lacks)]
-    return [partial(bind, key, now) for key, then, now in others if bind(key, then)]
+    return [partial(put, key, now) for key, then, now in others if put(key, then)]
 
 
 def put_bytes(value: Any, then: Contents) -> list[Edit]:
@@ -157,6 +176,38 @@ def fill_again(thing: Any, contents: Items, own: Own) -> None:
     """Have a container hold what it held, with other values in the place of some."""
     fill(thing, mapped(contents, own))
 
+
+def _put_function(function: Any, key: int, value: Any) -> None:
+    setattr(function, FUNCTION_PARTS[key], value)
+
+
+def _put_variable(variable: Any, _: int, value: Any) -> None:
+    if value is EMPTY:  # which nobody but the one who has set it can do again
+        raise MisuseError
+    variable.set(value)
+
+
+def _put_text(stream: Any, key: int, value: Any) -> None:
+    kind = io.StringIO if isinstance(stream, io.StringIO) else io.BytesIO
+    # Not written: a text stream would translate the ends of lines once more.
+    state = [*kind.__getstate__(stream)]
+    state[(0, -2)[key]], state[-1] = value, None
+    kind.__setstate__(stream, tuple(state))
+
+
+def _put_member(weak: Any, key: Any, value: Any) -> None:
+    (weak.data.discard if value is EMPTY else weak.data.add)(key)
+
+
+_PUTS: Final[Mapping[View, Callable[[Any, Any, Any], object]]] = {
+    CONTEXT: _put_variable,
+    FACTORY: lambda thing, _, value: setattr(thing, "default_factory", value),
+    FUNCTION: _put_function,
+    MEMBERS: _put_member,
+    TEXT: _put_text,
+    WEAK: lambda weak, key, value: bind(weak.data, key, value),
+}
+"""What binds slots that no replay binds."""
 
 _WHOLE = {DICT, LIST, SET}
 """Views of containers, of which everything is read, in its order."""

@@ -284,7 +284,8 @@ def _annotations(function: Any) -> Sequence[Any]:
         return (EMPTY,)
 
 
-FUNCTION = _parts_of("function", "__code__", "__defaults__", "__kwdefaults__")
+FUNCTION_PARTS: Final = "__code__", "__defaults__", "__kwdefaults__"
+FUNCTION = _parts_of("function", *FUNCTION_PARTS)
 TOLD: Final[Mapping[str, View]] = {
     name: _parts_of(name, name)
     for name in ("__name__", "__qualname__", "__module__", "__doc__")

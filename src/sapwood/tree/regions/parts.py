@@ -203,7 +203,7 @@ class _Parts:
     ``frame`` has the function's own arrays, where ``carried`` has those of others; in
     slots it finds its own by ``swaps``, while it is captured. ``rooms`` is that of what
     stands in for state, by the places of that, ``reached`` those of the call that
-    regions may write. A ``capturer`` makes the captures, if
+    regions may write, and ``stirs`` those that they wrote. A ``capturer`` makes the captures, if
     there is one. ``ranges`` and ``owners`` of captures are those of all parts, the last
     one that of the part in progress, with as much room as is ``lent`` to each. What is
     ``holding`` arrays ends with the capture of a part.
@@ -242,6 +242,7 @@ class _Parts:
         self.first_key: Hashable = None
         self.unfit, self.stirred = "", False
         self.reached: set[int] = set()
+        self.stirs: set[int] = set()
         self.known: dict[str, Array] = {}
         self.steady: tuple[tuple[int, str], ...] = ()
         self.gives: Any = None
@@ -287,7 +288,9 @@ class _Parts:
         error = captured.error or self.error or other or self._unheld()
         if error is not None:
             self._spoil()
-        head = answer_for_all(self.links, self.roles.used_later, self.reached)
+        head = answer_for_all(
+            self.links, self.roles.used_later, self.reached, self.stirs
+        )
         return Recorded(head, self.first_arrays, (), error, result, self.unfit)
 
     def close(self) -> None:
@@ -737,9 +740,10 @@ class _Parts:
         self.began.enters(passed, self.session)
         result, raised = crossing.unlocked(self.device, part, args, kwargs)
         # Not by a name of this frame: the error's traceback leads to it.
-        self.began.leaves(
+        wrote = self.began.leaves(
             crossing.Ran(part.name, passed, result, raised.error if raised else None)
         )
+        self._stirs(wrote)
         changed = None if self.returns else crossing.changed_by(asked, part.name)
         if changed is not None:
             raise changed
@@ -759,15 +763,25 @@ class _Parts:
             self.stirred = True
         return result, raised
 
+    def _stirs(self, wrote: Sequence[Storage] | None) -> None:
+        """Note which places of the call a region wrote; None: nobody knows."""
+        which = self.reached if wrote is None else self.stirs
+        storages = self._storages()
+        which.update(i for i, x in enumerate(storages) if wrote is None or x in wrote)
+
+    def _storages(self) -> list[Storage]:
+        """Return those of the call, and of what its first part found, in their order."""
+        return [*self.call.given.storages, *self.first_arrays.storages]
+
     def _reaches(self, part: EagerRegion, passed: crossing.Passed) -> None:
         """Note which places of the call a region is passed, or names."""
         integration = self.recordings.integration
-        storages = [*self.call.given.storages, *self.first_arrays.storages]
         try:
             named: Sequence[Array] = survey(part.runs, {}, integration).arrays()
         except CaptureError:  # it reaches too much to be gone through
             named = [*self.call.given.arrays, *self.first_arrays.arrays]
         found = {integration.look(x).storage for x in (*named, *passed.arrays())}
+        storages = self._storages()
         self.reached.update(i for i, each in enumerate(storages) if each in found)
 
     def _receive(

@@ -200,13 +200,17 @@ class Begun:
         self._writes = self._device.pages.writes
         self._last, self._stamps = last, None if last else self._counted()
 
-    def leaves(self, ran: Ran) -> None:
-        """Note a region that ran, and what it left behind."""
+    def leaves(self, ran: Ran) -> list[Storage] | None:
+        """Note a region that ran, and what it left behind.
+
+        Return the storages that it wrote; None if nobody knows.
+        """
         self.ran.append(ran)
         written = self._written()
         self._shown += arrays_in(ran.result, self._integration.is_array)
         left = None if self._last else self.left(written)
         self.lefts.append(left)
+        return written
 
     def _reach(self) -> list[Array]:
         """Return the arrays that regions may have written so far."""
