@@ -158,7 +158,7 @@ def _others(
 
 
 def _bind(
-    store: Callable[[Any, Any, Any], None],
+    store: Callable[[Any, Any, Any], object],
     thing: Any,
     key: Any,
     value: Any,
@@ -188,7 +188,7 @@ def _put_variable(variable: Any, _: int, value: Any) -> None:
 
 
 def _put_text(stream: Any, key: int, value: Any) -> None:
-    kind = io.StringIO if isinstance(stream, io.StringIO) else io.BytesIO
+    kind: Any = io.StringIO if isinstance(stream, io.StringIO) else io.BytesIO
     # Not written: a text stream would translate the ends of lines once more.
     state = [*kind.__getstate__(stream)]
     state[(0, -2)[key]], state[-1] = value, None

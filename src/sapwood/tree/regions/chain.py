@@ -168,13 +168,14 @@ class Passage:
             read = [storages[i] for i in undone.read]
             reached = [storages[i] for i in undone.reached]
             arrays = [*self.carried.arrays, *self.ambient.arrays]
+            near = self._arrays_at(undone.reached)
             arguments = partial(self.parameters.bind, self.args, self.kwargs)
             self.begun = Begun(device, written, warm, arguments)
             nest = None if self.flat else (self.args, self.kwargs)
             few = len(written) + len(read) <= _FEW
             few = few and sum(each.size for each in read) <= _LITTLE
             integration = self.recordings.integration
-            self.begun.watch(nest, arrays, read, integration, reached, few=few)
+            self.begun.watch(nest, arrays, read, integration, reached, near, few=few)
             if self.begun.lost and undone.needed:
                 return CaptureError(
                     "before an eager region it writes, or reads what the region may "
@@ -185,6 +186,17 @@ class Passage:
                 )
             self.begun.reads(self.node.ambient)
         return None
+
+    def _arrays_at(self, places: Sequence[int]) -> list[Array]:
+        """Return the arrays at these places, of the call and behind them ambient."""
+        given, first = self.carried, len(self.carried.storages)
+        arrays, groups = given.arrays, given.groups()
+        others, behind = self.ambient.arrays, self.ambient.groups()
+        return [
+            (arrays if i < first else others)[k]
+            for i in places
+            for k in (groups[i] if i < first else behind[i - first])
+        ]
 
     def finish(self) -> Any:
         """Run the eager regions, without the lock, and replay the others."""
@@ -240,9 +252,11 @@ class Passage:
         carried = crossing.carry(
             self.carried, self._new, [*passed.arrays(), *self._bound]
         )
-        if following.idle and live.key is None and live.drops:
-            result = None
-        got = crossing.returned(live.name, result, passed, carried, integration)
+        is_last = following.idle and live.key is None and live.drops
+        result = None if is_last else result
+        got = crossing.returned(
+            live.name, result, passed, carried, integration, is_last=is_last
+        )
         if got.refused:
             raise Midway(got.refused, remedy=crossing.REMEDY)
         if got.key != live.key or got.shared != live.shared:

@@ -136,8 +136,8 @@ def changed_by(given: Passed, name: str) -> CaptureError | None:
     """
     if given.reshaped():
         return CaptureError(
-            f"the region {name} gave an array that the graphed function was passed "
-            f"another shape or dtype in place, or other memory; {RAN}",
+            f"the region {name} gave an array that the graphed function was passed, or "
+            f"reads, another shape or dtype in place, or other memory; {RAN}",
             remedy="Make a view of it, or do so before or after the call",
         )
     if given.changed():
@@ -309,13 +309,22 @@ _NOTHING: Final = Returned(NONE, None, (), (), "None", "")
 
 
 def returned(
-    name: str, result: Any, passed: Passed, carried: Arrays, integration: Integration
+    name: str,
+    result: Any,
+    passed: Passed,
+    carried: Arrays,
+    integration: Integration,
+    *,
+    is_last: bool = False,
 ) -> Returned:
     """Describe the result of an eager region; ``carried`` is what it may be part of.
 
+    What the region has changed in place is as it left it if it ``is_last``: behind it
+    the function only returns.
     Raises `StaleOutput` for an array that was revoked.
     """
-    if result is None and not passed.changed() and not passed.reshaped():
+    stays = is_last or not passed.reshaped()
+    if result is None and stays and not passed.changed():
         return _NOTHING
     without_end = endless(result, integration.is_array)
     leaves = [result] if without_end else flatten(result, integration.is_array)[0]

@@ -203,10 +203,10 @@ class _Parts:
     ``frame`` has the function's own arrays, where ``carried`` has those of others; in
     slots it finds its own by ``swaps``, while it is captured. ``rooms`` is that of what
     stands in for state, by the places of that, ``reached`` those of the call that
-    regions may write, and ``stirs`` those that they wrote. A ``capturer`` makes the captures, if
-    there is one. ``ranges`` and ``owners`` of captures are those of all parts, the last
-    one that of the part in progress, with as much room as is ``lent`` to each. What is
-    ``holding`` arrays ends with the capture of a part.
+    regions may write, and ``stirs`` those that they wrote. A ``capturer``
+    makes the captures, if there is one. ``ranges`` and ``owners`` of captures are those
+    of all parts, the last one that of the part in progress, with as much room as is
+    ``lent`` to each. What is ``holding`` arrays ends with the capture of a part.
 
     ``made`` are the storages that parts made so far for others, ``mine`` what was made
     while they were captured, ``named`` the addresses that the function has shown;
@@ -770,7 +770,7 @@ class _Parts:
         which.update(i for i, x in enumerate(storages) if wrote is None or x in wrote)
 
     def _storages(self) -> list[Storage]:
-        """Return those of the call, and of what its first part found, in their order."""
+        """Return those of the call, and of what its first part found, in order."""
         return [*self.call.given.storages, *self.first_arrays.storages]
 
     def _reaches(self, part: EagerRegion, passed: crossing.Passed) -> None:
@@ -794,7 +794,9 @@ class _Parts:
     ) -> None:
         """Note a region's result, and what replays are to know of the region."""
         name, integration, link = part.name, self.recordings.integration, self.links[-1]
-        got = crossing.returned(name, result, passed, self.carried, integration)
+        got = crossing.returned(
+            name, result, passed, self.carried, integration, is_last=self.returns
+        )
         self.session.broken(part, told, got.kind)
         self._check(name, got, passed)
         link.part.outputs = outputs = crossing.hold_weakly(link.part.outputs)
@@ -831,11 +833,15 @@ class _Parts:
     def _check(
         self, name: str, got: crossing.Returned, passed: crossing.Passed
     ) -> None:
-        """Refuse a result that no replay could take, or that differs from the last."""
+        """Refuse a result that no replay could take, or that differs from the last.
+
+        What was changed in place the function itself has as it was: it cannot go on.
+        """
         warm = self.order.specialization.warm
         then = () if warm is None else warm.breaks
         refused = got.refused or crossing.unlike(name, got, self.session.breaks, then)
-        if refused and self.order.tolerant and not passed.changed():
+        stays = not (passed.changed() or passed.reshaped())
+        if refused and self.order.tolerant and stays:
             self.error = self.error or CaptureError(refused, remedy=crossing.REMEDY)
         elif refused:
             self.session.refuse(refused, crossing.REMEDY)

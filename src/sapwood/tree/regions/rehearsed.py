@@ -98,6 +98,7 @@ class Rehearsed:
                 self._settle()
             self.crossing |= self.allocations.alive().keys()
             passed = Passed(args, kwargs, self._integration)
+            named = Passed(self._before.arrays(), {}, self._integration, flat=True)
             if begun is not None:
                 begun.binds(self.bound())
                 begun.enters(passed, session)
@@ -115,12 +116,15 @@ class Rehearsed:
                     begun.reads(self._before.guards(lambda _: True))
             if begun is not None:
                 begun.leaves(Ran(part.name, passed, result))
-            got = returned(part.name, result, passed, NONE, self._integration)
+            got = returned(
+                part.name, result, passed, NONE, self._integration, is_last=returns
+            )
         if got.refused:
             self._refuse(CaptureError(got.refused, remedy=REMEDY))
-        changed = None if returns else changed_by(asked, part.name)
-        if changed is not None:
-            self._refuse(changed)
+        for given in () if returns else (asked, named):
+            changed = changed_by(given, part.name)
+            if changed is not None:
+                self._refuse(changed)
         session.broken(part, passed.text(), got.kind)
         return result
 

@@ -14,12 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from sapwood.errors import MisuseError, OutOfMemory, StaleOutput
 from sapwood.memory.device import Device, routed
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.integration import Array, Integration
+from sapwood.tree.call.integration import Array, Integration, Look
 from sapwood.tree.call.signature import Call
 from sapwood.tree.guards import Ambient, Slot
 from sapwood.tree.guards.restoring import Edit, Own, fill_again
@@ -71,6 +71,28 @@ class Left:
     bound: int
 
 
+Form: TypeAlias = Callable[[Array], object]
+"""Gives an array certain looks and memory, in place: see `Integration.forms`."""
+
+
+def _lie_as(
+    form: Form, array: Array, then: Look, integration: Integration, own: Own
+) -> None:
+    """Have an array lie as a region left it, and the function's own for it.
+
+    The own one has memory of its own, where the region has given it no other.
+    """
+    form(array)
+    mine = own(array)
+    if mine is array:
+        return
+    here, now = integration.look(mine), integration.look(array)
+    if now.storage is then.storage:
+        moved = here.address - then.address
+        (form,) = integration.forms([moved_by(moved, array, here.storage, integration)])
+    form(mine)
+
+
 def _can_be_filled(thing: Any, was: Items) -> bool:
     fillable = isinstance(thing, dict | list | deque) or has_attributes(thing)
     return fillable or are_same(contents_of(thing), was)
@@ -112,6 +134,8 @@ class Begun:
         self._shown: list[Array] = []
         self._saved: list[Preserved] = []
         self._watched: Sequence[Array] = ()
+        self._near: Sequence[Array] = ()
+        self._forms: list[list[tuple[Array, Look, Form]]] = []
         self._integration: Any = None
         self._versions: Sequence[tuple[Any, int]] | None = None
         self._looks: Any = []
@@ -154,6 +178,7 @@ class Begun:
         read: Sequence[Storage],
         integration: Integration,
         reached: Sequence[Storage] = (),
+        near: Sequence[Array] | None = None,
         *,
         few: bool,
     ) -> None:
@@ -163,11 +188,13 @@ class Begun:
         A part that has ``read`` one computes otherwise when the function runs again. If
         these are ``few``, or nobody counts who writes, their bytes are saved; else
         those of what regions may have ``reached``, unless that is too much, and
-        versions tell of the others.
+        versions tell of the others. How those lie is kept that are ``near`` regions;
+        None: all.
         """
         things = taken_apart(nest, integration.is_array)[2] if nest else ()
         self._containers = [(each, contents_of(each)) for each in things]
         self._watched, self._integration = arrays, integration
+        self._near = arrays if near is None else near
         self._versions = None if few else integration.versions(arrays)
         if self._versions is None:
             self._looks = self._looked()
@@ -197,8 +224,32 @@ class Begun:
         if session is not None:
             self.told.append(session.digests())
         self._shown += passed.arrays()
+        self._forms.append(self._lie([*passed.arrays(), *self._near]))
         self._writes = self._device.pages.writes
         self._last, self._stamps = last, None if last else self._counted()
+
+    def _lie(self, arrays: Sequence[Array]) -> list[tuple[Array, Look, Form]]:
+        """Return arrays, how they lie, and what has one lie so again."""
+        forms = self._integration.forms(arrays)  # none, maybe
+        looks = map(self._integration.look, arrays)
+        return [*zip(arrays, looks, forms, strict=False)]
+
+    def _lie_again(self, edits: Sequence[list[Edit]]) -> bool:
+        """Have all lie as before the regions; return whether they do.
+
+        What puts back how a region left them is added to its edits.
+        """
+        integration, right = self._integration, True
+        for k, forms in reversed([*enumerate(self._forms)]):
+            for array, then, form in forms:
+                if integration.look(array) == then:
+                    continue
+                (now,) = integration.forms([array])
+                edits[k].append(partial(_lie_as, now, array, then, integration))
+                with suppress(AttributeError, RuntimeError, ValueError):
+                    form(array)  # which a framework may refuse
+                right &= integration.look(array) == then
+        return right
 
     def leaves(self, ran: Ran) -> list[Storage] | None:
         """Note a region that ran, and what it left behind.
@@ -249,8 +300,10 @@ class Begun:
 
     def forget(self) -> None:
         """Let go of all that regions were passed, have given and left."""
-        for each in (self.ran, self.lefts, self.bound, self._shown, self.states):
+        held = self.ran, self.lefts, self.bound, self._shown, self.states, self._forms
+        for each in held:
             each.clear()
+        self._near = ()
 
     def is_untouched(self) -> bool:
         """Return whether no region wrote arrays that are watched, and not saved.
@@ -280,7 +333,7 @@ class Begun:
         nothing is.
         """
         edits: list[list[Edit]] = [[] for _ in self.states]
-        right = bool(edits)
+        right = bool(edits) and self._lie_again(edits) and self.is_untouched()
         try:
             for thing, was in self._containers:
                 now = contents_of(thing)
@@ -335,8 +388,7 @@ class Rerun:
         Where nobody ``tells`` what is launched, less is held against what ran.
         """
         self._tells = tells
-        touched = any(x.passed.reshaped() for x in self._ran)
-        return self._warm is not None and not touched and self._begun.is_untouched()
+        return self._warm is not None
 
     def run(self, fn: Callable[..., Any], call: Call) -> Watched | None:
         """Return what the call gave, whose exceptions pass; None if all was left."""
