@@ -136,8 +136,8 @@ def changed_by(given: Passed, name: str) -> CaptureError | None:
     """
     if given.reshaped():
         return CaptureError(
-            f"the region {name} gave an array that the graphed function was passed, or "
-            f"reads, another shape or dtype in place, or other memory; {RAN}",
+            f"the region {name} gave an array that the graphed function was passed "
+            f"another shape or dtype in place, or other memory; {RAN}",
             remedy="Make a view of it, or do so before or after the call",
         )
     if given.changed():

@@ -98,7 +98,6 @@ class Rehearsed:
                 self._settle()
             self.crossing |= self.allocations.alive().keys()
             passed = Passed(args, kwargs, self._integration)
-            named = Passed(self._before.arrays(), {}, self._integration, flat=True)
             if begun is not None:
                 begun.binds(self.bound())
                 begun.enters(passed, session)
@@ -121,10 +120,9 @@ class Rehearsed:
             )
         if got.refused:
             self._refuse(CaptureError(got.refused, remedy=REMEDY))
-        for given in () if returns else (asked, named):
-            changed = changed_by(given, part.name)
-            if changed is not None:
-                self._refuse(changed)
+        changed = None if returns else changed_by(asked, part.name)
+        if changed is not None:
+            self._refuse(changed)
         session.broken(part, passed.text(), got.kind)
         return result
 
