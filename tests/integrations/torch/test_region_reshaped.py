@@ -1,4 +1,4 @@
-"""A region that gives a tensor another shape in place, with the full graph or without."""
+"""A region that gives a tensor another shape in place: full graphs, and others."""
 
 from __future__ import annotations
 
