@@ -87,7 +87,37 @@ def _ended(s, live):
     return fn
 
 
+def _returned_in_a_try(s, live):
+    def fn(x):
+        h = x + s.w
+        try:
+            live(h)
+            return h
+        except ArithmeticError:
+            return x
+
+    return fn
+
+
+def _returned_to_a_try(s, live):
+    def inner(x):
+        h = x + s.w
+        live(h)
+        return h
+
+    def fn(x):
+        try:
+            return inner(x)
+        except ArithmeticError:
+            s.w += 1
+            return x
+
+    return fn
+
+
 REPLAYED = {
+    "returned in a try": (_returned_in_a_try, ArithmeticError),
+    "returned to a try": (_returned_to_a_try, ArithmeticError),
     "suppressed": (_suppressed, ArithmeticError),
     "written at the end": (_written_at_the_end, ArithmeticError),
     "in two contexts": (_in_two_contexts, ArithmeticError),

@@ -119,8 +119,9 @@ def _undone(
 def _may_stray(link: Link, following: Link) -> bool:
     """Return whether a call may go another way than recorded behind a part's region."""
     live = link.live
-    dropped = live is not None and live.key is None and live.drops and live.flat
-    return not (following.idle and dropped)
+    if live is None or not following.idle or live.caught or live.within:
+        return True
+    return not (live.key is None and live.drops and live.flat)
 
 
 class Passage:
