@@ -10,17 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 
-from sapwood.tree.call.integration import Integration
 from sapwood.tree.call.miss import Miss, Why
 from sapwood.tree.call.roles import Role
-from sapwood.tree.call.signature import Arrays, Place
+from sapwood.tree.call.signature import Arrays
 from sapwood.tree.node.node import Node, PlaceUse, Shared
 from sapwood.units import Addr, Mask, hex_address
 
 
-def rejects(
-    node: Node, live: Mask, given: Arrays, ambient: Arrays, integration: Integration
-) -> Why | None:
+def rejects(node: Node, live: Mask, given: Arrays, ambient: Arrays) -> Why | None:
     """Return why a node may not be replayed on this call, or None.
 
     ``given`` are the call's arrays, ``ambient`` those that the function reads besides.
@@ -40,10 +37,7 @@ def rejects(
     # Behind an eager region it may count which arrays share a storage, even of arrays
     # that no op uses: so all of them are compared.
     regrouped = node.chain and sharing(ambient, given) != node.chain[0].shared
-    if regrouped or (
-        node.watches_overlap
-        and _overlap(node, [*given.places(integration), *ambient.places(integration)])
-    ):
+    if regrouped or overlap(node, [*lows, *ambient.lows]):
         return Why.OVERLAP
     return None
 
@@ -88,19 +82,21 @@ def _moved(
     return None
 
 
-def _overlap(node: Node, places: Sequence[Place]) -> bool:
-    """Return whether bytes that are found by themselves overlap any others."""
-    for i, use in enumerate(node.places[: len(places)]):
-        if use.role.fixed or not use.used:
-            continue
-        for j, other in enumerate(places):
-            if j != i and node.places[j].used and _meet(places[i], other):
-                return True
+def overlap(node: Node, lows: Sequence[Addr]) -> bool:
+    """Return whether bytes that may be anywhere are others' too, with places there."""
+    if not node.watches_overlap:
+        return False
+    spans = sorted(
+        (low, low + use.size, use.role.fixed)
+        for low, use in zip(lows, node.places, strict=False)
+        if use.used and use.size
+    )
+    reached = loose = 0  # how far all reach, and those that may be anywhere
+    for low, end, fixed in spans:
+        if low < (loose if fixed else reached):
+            return True
+        reached, loose = max(reached, end), loose if fixed else max(loose, end)
     return False
-
-
-def _meet(a: Place, b: Place) -> bool:
-    return a.lo < b.hi and b.lo < a.hi
 
 
 def _text(use: PlaceUse, now: Addr) -> str:

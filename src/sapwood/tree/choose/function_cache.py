@@ -88,7 +88,7 @@ class FunctionCache:
                     ambient = ambient_arrays(node, self.integration)
                 why: Why | None = Why.AMBIENT
                 if ambient is not None:
-                    why = rejects(node, live, given, ambient, self.integration)
+                    why = rejects(node, live, given, ambient)
                     which = given.arrays, call.nests, node.which, node.nests
                     if why is None and not asked.are_those(*which):
                         why = Why.WHICH

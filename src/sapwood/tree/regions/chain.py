@@ -330,7 +330,7 @@ class Passage:
         ambient = ambient_arrays(node, integration)
         why: Why | None = Why.AMBIENT
         if ambient is not None:
-            why = rejects(node, Mask(0), self.carried, ambient, integration)
+            why = rejects(node, Mask(0), self.carried, ambient)
             which = crossing.which_are_one(node.ambient, ambient, self.carried)
             if why is None and sharing(ambient, self.carried) != link.shared:
                 why = Why.OVERLAP

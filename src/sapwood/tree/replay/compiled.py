@@ -203,8 +203,11 @@ def _conditions(
             node.clobbers,
             int(node.writes),
         ),
-        tuple((x, i in fixed, words[i]) for i, x in enumerate(fast.spans.lengths)),
-        (fast.spans.starts, fast.spans.ends) if node.watches_overlap else ((), ()),
+        tuple(
+            (use.size * use.used, i in fixed, words[i])
+            for i, use in enumerate(node.places[: node.argument_places])
+        ),
+        _besides(fast),
         node.ambient.program.read,
         probes,
         # By number: one more reference to them would count.
@@ -213,6 +216,22 @@ def _conditions(
         if kept
         else (int, (), ()),
     )
+
+
+def _besides(fast: FastReplay) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return where what is used besides starts, and how far all up to one reach.
+
+    Nothing where arguments may meet it.
+    """
+    node = fast.node
+    uses = node.places[node.argument_places :] if node.watches_overlap else ()
+    spans = sorted(
+        (low, low + use.size)
+        for low, use in zip(fast.ambient_lows, uses, strict=False)
+        if use.used and use.size
+    )
+    ends = accumulate((end for _, end in spans), max)
+    return tuple(low for low, _ in spans), tuple(ends)
 
 
 def _which(node: Node, count: int) -> tuple[Any, ...]:

@@ -19,10 +19,10 @@ from sapwood.driver.streams import Stream
 from sapwood.memory.storage import STREAM_EPOCH, Storage
 from sapwood.tree.call.integration import Kept, LayoutProbe, Probe
 from sapwood.tree.call.signature import NONE, Arrays, Whereabouts
+from sapwood.tree.choose.admit import overlap
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.outputs import Alias, Constant, Fresh, Same
-from sapwood.tree.node.spans import Spans
 from sapwood.tree.replay.binding import Bindings
 from sapwood.tree.replay.compiled import compiled, program_of
 from sapwood.tree.replay.last_call import LastCall
@@ -50,14 +50,13 @@ class FastReplay(ReplayState):
         self,
         recordings: Recordings,
         node: Node,
-        given: Arrays,
         ambient: Arrays,
         last_call: LastCall,
     ) -> None:
         self.last_call, self.node, self.recordings = last_call, node, recordings
         node.ambient.program.write()
         self.stream = ref(recordings.device.stream())
-        self._ambient_lows = ambient.lows
+        self.ambient_lows = ambient.lows
         self._whereabouts = Whereabouts()
         self.guard_epoch = node.ambient.program.epoch
         self._seen: Sequence[Addr] | None = None
@@ -67,7 +66,6 @@ class FastReplay(ReplayState):
         self.own = node.passing()
         self.program = program_of(node, last_call.number_of)
         self._copiers = self.program.copiers(node, recordings)
-        self.spans = Spans.of(node, given, ambient, recordings.integration)
         self.bindings = Bindings(node)
         self.compiled: Any = None
         self.rivals: Sequence[Node] = ()
@@ -79,7 +77,6 @@ class FastReplay(ReplayState):
         cls,
         recordings: Recordings,
         node: Node,
-        given: Arrays,
         ambient: Arrays,
         last_call: LastCall,
         before: FastReplay | None = None,
@@ -91,7 +88,7 @@ class FastReplay(ReplayState):
         plain = {*map(type, (*node.outputs.leaves, *node.outputs.bound))} <= _PLAIN
         if not plain or node.chain or node.revokes or (node.which and last_call.again):
             return None
-        made = cls(recordings, node, given, ambient, last_call)
+        made = cls(recordings, node, ambient, last_call)
         if before is not None:
             made.patience = min(2 * before.patience, _PATIENCE_AT_MOST)
         return made
@@ -215,7 +212,7 @@ class FastReplay(ReplayState):
         node = self.node
         if any(lows[i] != address for i, address in node.fixed):
             return False
-        return not node.watches_overlap or self.spans.are_apart(lows)
+        return not overlap(node, [*lows, *self.ambient_lows])
 
     def _is_there(self, found: Sequence[Any]) -> bool:
         """Return whether the arrays that the function reads are as they were."""
@@ -228,7 +225,7 @@ class FastReplay(ReplayState):
             return lows is not None
         # They may be others: looked at once, and from then on by where each is.
         read = self._read(found)
-        if read is None or [*read.lows] != [*self._ambient_lows]:
+        if read is None or [*read.lows] != [*self.ambient_lows]:
             return False
         self._seen, self.guard_epoch, self.stream_epoch = lows, epoch, -1
         return True
@@ -280,7 +277,7 @@ class FastReplay(ReplayState):
         node, exec_ = self.node, self.node.exec
         if not node.aimed or (same and exec_.aims == self._aims):
             return
-        places = [*lows, *self._ambient_lows]
+        places = [*lows, *self.ambient_lows]
         for i in node.aimed:
             exec_.aim(i + 1, places[i])
         self._aims = exec_.aims if same else -1

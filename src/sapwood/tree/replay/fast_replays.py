@@ -164,9 +164,7 @@ class FastReplays(ReplaysState):
         last_call = LastCall.of(call, integration) if due and not node.nests else None
         if last_call is not None:
             self.forget(node)
-            new = FastReplay.of(
-                self._recordings, node, call.given, found.ambient, last_call, known
-            )
+            new = FastReplay.of(self._recordings, node, found.ambient, last_call, known)
             if new is not None:
                 new.rivals = self._cache.nodes[node][1].nodes
                 ready = (new, *self._ready)[:_MANY]
