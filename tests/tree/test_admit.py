@@ -27,10 +27,10 @@ class Changed:
 
 
 @given(clobbers=st.integers(0, 255), live=st.integers(0, 255))
-def test_no_clobbered_page_is_live(make_node, integration, clobbers, live):
+def test_no_clobbered_page_is_live(make_node, clobbers, live):
     """The mask decides, whatever else fits; the miss counts the pages."""
     node = make_node(clobbers=clobbers)
-    why = rejects(node, live, NOTHING, NOTHING, integration)
+    why = rejects(node, live, NOTHING, NOTHING)
     both = [n for n in range(8) if clobbers >> n & 1 and live >> n & 1]
     assert why == (Why.LIVE if both else None)
     if why:
@@ -46,7 +46,7 @@ def test_fixed_arguments_are_where_they_were(
     """Those that are copied may be anywhere."""
     node = make_node(make_use(address=0x1000), make_use(role, 0x2000))
     arrays = [make_array(0x1000), make_array(0x2000 if there else 0x8000)]
-    why = rejects(node, 0, look(arrays, integration), NOTHING, integration)
+    why = rejects(node, 0, look(arrays, integration), NOTHING)
     assert why == (Why.MOVED if role.fixed and not there else None)
 
 
@@ -64,7 +64,7 @@ def test_fixed_ambient_arrays_are_where_they_were(
     )
     argument = look([make_array(0x1000)], integration)
     ambient = look([make_array(0x2000 if there else 0x8000)], integration)
-    why = rejects(node, 0, argument, ambient, integration)
+    why = rejects(node, 0, argument, ambient)
     assert why == (Why.MOVED if role.fixed and not there else None)
 
 
@@ -77,9 +77,9 @@ def test_ambient_arrays_share_what_they_shared(
     ambient = look([make_array(0x2000, storage=storage) for _ in range(2)], integration)
     lows = [0x8000] if moved else [0x2000]
     node = make_node(make_use(address=lows[0]), arguments=0, lows=lows)
-    assert rejects(node, 0, NOTHING, ambient, integration) is Why.OVERLAP
+    assert rejects(node, 0, NOTHING, ambient) is Why.OVERLAP
     node.ambient_sharing = ambient.sharing
-    why = rejects(node, 0, NOTHING, ambient, integration)
+    why = rejects(node, 0, NOTHING, ambient)
     assert why is (Why.MOVED if moved else None)
 
 
@@ -101,7 +101,12 @@ def test_what_is_found_by_itself_overlaps_nothing(
     """
     arrays = [make_array(0x1000 + lo, size) for lo, size in spans]
     uses = [
-        make_use(Role.PINNED if fixed else Role.COPIED, array.address, used=used)
+        make_use(
+            Role.PINNED if fixed else Role.COPIED,
+            array.address,
+            size=array.layout[0],
+            used=used,
+        )
         for array, (fixed, used) in zip(arrays, facts, strict=False)
     ]
     *given_arrays, last = arrays
@@ -116,7 +121,7 @@ def test_what_is_found_by_itself_overlaps_nothing(
         for i in range(len(arrays))
         for j in range(len(arrays))
     )
-    why = rejects(node, 0, look(given_arrays, integration), ambient, integration)
+    why = rejects(node, 0, look(given_arrays, integration), ambient)
     assert why == (Why.OVERLAP if meet else None)
 
 

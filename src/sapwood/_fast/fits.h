@@ -140,6 +140,19 @@ static int is_cheapest(struct replay *r) {
   return 1;
 }
 
+/* Whether what is kept holds its pages, and nobody else any that the replay overwrites:
+ * other fast replays are asked to rest, and any code may run. */
+static int has_room(struct replay *r) {
+  PyObject *state = borrowed(item(at(r, STATE), 0)), *woken;
+  int awake = state && !((const struct replay_state *)state)->rests;
+  if (!state || (awake && is_mask(r->pages->live, item(at(r, MASKS), 0), &r->live, 0)))
+    return state != NULL;
+  woken = PyObject_CallMethod(Py_NewRef(state), "wake", NULL);
+  Py_DECREF(state);
+  Py_XDECREF(woken);
+  return woken == Py_True;
+}
+
 static int is_free(struct replay *r) {
   PyObject *counted = at(r, COUNTED), *masks = at(r, MASKS);
   PyObject *uses = r->pages->uses, *stream = borrowed(at(r, STREAM));
@@ -214,7 +227,8 @@ static int is_like_before(struct replay *r, PyObject *const *call) {
  * Who else uses an output is said, on any thread, before it is dropped: so it is asked
  * after that. */
 static PyObject *taken(struct replay *r) {
-  if (!is_state_same(r) || !is_free(r) || !is_order_same(r))
+  if (!has_room(r) || !is_state_same(r) || state_of(r)->rests || !is_free(r) ||
+      !is_order_same(r))
     return NULL;
   return Py_XNewRef(state_of(r)->kept);
 }

@@ -23,7 +23,8 @@ static PyMemberDef recordings_members[] = {OBJECT(recordings_state, single_strea
 static PyMemberDef guard_members[] = {NUMBER(guard_state, epoch), END};
 static PyMemberDef replay_members[] = {
     NUMBER(replay_state, epoch),       NUMBER(replay_state, stream_epoch),
-    NUMBER(replay_state, guard_epoch), OBJECT(replay_state, kept), END};
+    NUMBER(replay_state, guard_epoch), OBJECT(replay_state, kept),
+    TRUTH(replay_state, rests),        END};
 static PyMemberDef skips_members[] = {NUMBER(skips_state, left),
                                       NUMBER(skips_state, passed),
                                       OBJECT(skips_state, target), END};

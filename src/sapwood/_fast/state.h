@@ -25,6 +25,7 @@ struct guard_state {
 struct replay_state {
   PyObject_HEAD long long epoch, stream_epoch, guard_epoch;
   PyObject *kept;
+  char rests;
 };
 
 struct skips_state {

@@ -60,14 +60,18 @@ class GuardState:
 
 
 class ReplayState:
-    """What a fast replay has found: while that is so it still fits."""
+    """What a fast replay has found: while that is so it still fits.
 
-    __slots__ = ("epoch", "guard_epoch", "kept", "stream_epoch")
+    While it ``rests``, what it has kept holds no pages.
+    """
+
+    __slots__ = ("epoch", "guard_epoch", "kept", "rests", "stream_epoch")
 
     epoch: int
     guard_epoch: int
     stream_epoch: int
     kept: Any
+    rests: bool
 
 
 class SkipsState:

@@ -38,13 +38,22 @@ _forests: weakref.WeakSet[Recordings] = weakref.WeakSet()
 
 
 class Keeper(Protocol):
-    """One that keeps storages of outputs between replays, as a fast replay does."""
+    """One that keeps storages of outputs between replays, as a fast replay does.
+
+    ``own`` are their pages, which are not held while it rests.
+    """
+
+    own: Mask
 
     def let_go(self) -> None: ...
 
+    def rest(self) -> None: ...
 
-class Quiet(Keeper, Protocol):
+
+class Quiet(Protocol):
     """One that C calls, and counts that only when it is asked to `tell`."""
+
+    def let_go(self) -> None: ...
 
     def tell(self) -> None: ...
 

@@ -32,12 +32,16 @@ def rehearsal() -> Iterator[None]:
 
 
 class Lease:
-    """The token of an output's storage: the right to its pages."""
+    """The token of an output's storage: the right to its pages.
 
-    __slots__ = ("leases", "mask", "range", "storage")
+    While it ``rests`` it holds none: nobody has the output, and it is to be made again.
+    """
+
+    __slots__ = ("leases", "mask", "range", "rests", "storage")
 
     def __init__(self, leases: Leases, range_: Range, mask: Mask) -> None:
         self.leases, self.range, self.mask = leases, range_, mask
+        self.rests = False
         self.storage: weakref.ref[Storage] | None = None
 
     def ended(self, streams: tuple[Stream, ...]) -> None:
@@ -89,9 +93,29 @@ class Leases:
         if lease not in self._held:
             return
         del self._held[lease]
-        # Streams may still be reading: whoever clobbers the pages next waits for them.
-        self.pages.used(streams, lease.mask)
-        self.pages.drop(lease.mask)
+        self._leave(lease, streams)
+
+    def _leave(self, lease: Lease, streams: tuple[Stream, ...]) -> None:
+        if not lease.rests:
+            # Streams may still be reading: who clobbers the pages next waits for them.
+            self.pages.used(streams, lease.mask)
+            self.pages.drop(lease.mask)
+
+    def rest(self, storages: Iterable[Storage]) -> None:
+        """Have outputs that nobody has hold no pages, till they are woken."""
+        for storage in storages:
+            lease = storage.token
+            if isinstance(lease, Lease) and lease in self._held and not lease.rests:
+                self._leave(lease, storage.users())
+                lease.rests = True
+
+    def wake(self, storages: Iterable[Storage]) -> None:
+        """Have outputs hold their pages again, which nobody else holds by now."""
+        for storage in storages:
+            lease = storage.token
+            if isinstance(lease, Lease) and lease in self._held and lease.rests:
+                self.pages.hold(lease.mask)
+                lease.rests = False
 
     def revoke(self, why: str, keep: Container[Storage]) -> None:
         """End all leases but those on the storages to ``keep``."""

@@ -63,6 +63,7 @@ class FastReplay(ReplayState):
         self.stream_epoch = self._aims = -1
         self._missed, self.patience = 0, _PATIENCE
         self.kept: Kept | None = None
+        self.rests = False
         self.own = node.passing()
         self.program = program_of(node, last_call.number_of)
         self._copiers = self.program.copiers(node, recordings)
@@ -100,8 +101,32 @@ class FastReplay(ReplayState):
 
     def let_go(self) -> None:
         """Give up the kept storages; those with arrays live as long as the arrays."""
-        self.kept = None
+        self.kept, self.rests = None, False
         self.epoch += 1
+
+    def rest(self) -> None:
+        """Have the kept storages hold no pages, unless somebody has one."""
+        kept = self.kept
+        if kept is not None and not self.rests and kept.is_idle():
+            self.rests = True
+            self.recordings.leases.rest(kept.storages)
+
+    def wake(self) -> bool:
+        """Have the kept storages hold their pages; return whether the node is free.
+
+        What others keep for their next replay gives way, while nobody has it.
+        """
+        recordings, clobbers = self.recordings, self.node.clobbers
+        for other in tuple(recordings.kept):
+            if other is not self and other.own & clobbers:
+                other.rest()
+        own = self.own if self.kept and not self.rests else 0
+        if recordings.device.pages.live & clobbers & ~own:
+            return False
+        if self.rests and self.kept is not None:
+            recordings.leases.wake(self.kept.storages)
+            self.rests = False
+        return True
 
     def play(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -257,10 +282,8 @@ class FastReplay(ReplayState):
 
     def _is_free(self) -> bool:
         """Return whether no page that the replay clobbers is live for others."""
-        kept, live = self.kept, self.recordings.device.pages.live & self.node.clobbers
-        if kept is None or not self.own:
-            return not live
-        return not live & ~self.own and kept.is_idle()
+        kept = self.kept
+        return self.wake() and (kept is None or not self.own or kept.is_idle())
 
     def _is_costly(self) -> bool:
         """Return whether a recording that copies less out may fit this call."""

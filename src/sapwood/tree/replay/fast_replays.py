@@ -6,7 +6,6 @@ are replayed often get a `FastReplay`, which decides nothing anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 from sapwood._fast.state import ReplaysState
@@ -73,7 +72,7 @@ class FastReplays(ReplaysState):
                 recordings.before_call()
             if self._counts:
                 self.tell()
-            for fast in self._twice():
+            for fast in self._ready:
                 again = fast.play(args, kwargs)
                 if again is not None:
                     break
@@ -90,13 +89,6 @@ class FastReplays(ReplaysState):
             if fast.put_to_c(arrays, found):
                 self._list()
             return (result,)
-
-    def _twice(self) -> Iterator[FastReplay]:
-        """Yield the fast replays, and once more without what any keep for the next."""
-        yield from self._ready
-        if self._recordings.kept:
-            self._recordings.device.returns.drain()
-            yield from self._ready
 
     def _play_in_c(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]

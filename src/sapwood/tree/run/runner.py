@@ -147,8 +147,10 @@ class Runner:
         recordings, device = self.recordings, self.recordings.device
         if device.closed:
             device.check_open(f"the runtime of {self.options.name}")
-        if device.returns or recordings.kept:
-            device.returns.drain()
+        if device.returns:
+            device.returns.drain_dropped()
+        for each in tuple(recordings.kept):
+            each.rest()
         if recordings.quiet:
             recordings.settle()
         if recordings.before_call is not None:
