@@ -237,6 +237,63 @@ def test_room_for_copies_is_made_beside_the_recording(rig, monkeypatch):
     assert np.asarray(other(x)).tolist() == [0.0] * 6
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_shapes_in_turn_are_played_by_c(rig, kept):
+    """What one keeps for its next replay is where others compute, and gives way."""
+    f = rig.runtime.graph(lambda x: (x * 2.0, x.sum()))
+    arrays = [rig.runtime.array(np.full(n, 1.0)) for n in (4, 6, 9)]
+    held = []
+    for turn in range(120):
+        x = arrays[turn % 3]
+        double, total = f(x)
+        held = [*held, double][-2:] if kept else []
+        assert np.asarray(double).tolist() == [2.0] * len(x)
+        assert float(total) == len(x)
+        if turn == 80:
+            before = rig.lending.launches
+    assert rig.lending.launches > before + 30
+
+
+def test_calls_that_are_decided_leave_others_to_c(rig):
+    """A function with a region is decided each time; C plays the other one on."""
+    live = sw.eager(lambda _: None)
+
+    def fn(x):
+        h = x * 3.0
+        live(h)
+        return h + 1.0
+
+    f, g, x = rig.runtime.graph(lambda x: x * 2.0), rig.runtime.graph(fn), Slots()
+    x.here = rig.runtime.array(np.ones(4))
+    for turn in range(90):
+        assert np.asarray(f(x.here)).tolist() == [2.0] * 4
+        assert np.asarray(g(x.here)).tolist() == [4.0] * 4
+        if turn == 60:
+            before = rig.lending.launches
+    assert rig.lending.launches > before + 20
+
+
+def test_two_streams_are_ordered_for_c(rig):
+    """Other arrays in each call, some of which another stream has written last."""
+    runtime = rig.runtime
+    f = runtime.graph(lambda x, y: (x.__imul__(0.5), x + y)[1])
+    hosts = [np.full(4, float(k)) for k in range(5)]
+    arrays, streams = [*map(runtime.array, hosts)], [runtime.stream() for _ in range(2)]
+    for turn in range(200):
+        i, j = turn % 5, (turn + 1 + turn % 3) % 5
+        with streams[turn % 20 == 0]:
+            found = f(arrays[i], arrays[j])
+            hosts[i] *= 0.5
+            if turn % 3 == 0:
+                assert np.asarray(found).tolist() == (hosts[i] + hosts[j]).tolist()
+        del found
+        if turn == 100:
+            before = rig.lending.launches
+    assert rig.lending.launches > before + 40
+    for array, host in zip(arrays, hosts, strict=True):
+        assert np.asarray(array).tolist() == host.tolist()
+
+
 def test_one_of_several_is_kept_by_c(rig):
     """A loss that is kept is copied alone."""
     f, x = rig.runtime.graph(lambda x: (x * 2.0, x.sum())), rig.runtime.array([1.0] * 6)

@@ -46,9 +46,8 @@ static int fits(struct replay *r, Py_ssize_t k, PyObject *array, int *same) {
     return is_wanted(p, array, known);
   if (r->lows[k] != known->address && r->arguments[k].fixed)
     return 0;
-  if (!is_it && p->exchange == &strided &&
-      !is_settled(array, borrowed(at(r, STREAM))))
-    return 0;
+  r->loose |= !is_it && p->exchange == &strided &&
+              !is_settled(array, borrowed(at(r, STREAM)));
   return flags_of(p, array) == known->flags;
 }
 
@@ -94,10 +93,12 @@ static int are_others(const struct replay *r, PyObject *const *call) {
 
 static int are_arguments_fit(struct replay *r, PyObject *const *call) {
   int same = 1;
+  r->loose = 0;
   for (Py_ssize_t k = 0; k < r->count; k++)
     if (!fits(r, k, call[k], &same))
       return 0;
-  return same || (is_alone(r) && are_others(r, call) && are_apart(r));
+  r->loose |= !same && !is_alone(r);
+  return same || (are_others(r, call) && are_apart(r));
 }
 
 /* Whether a mask is without these pages, or has them all; one that did is known. */
@@ -154,9 +155,8 @@ static int has_room(struct replay *r) {
 }
 
 static int is_free(struct replay *r) {
-  PyObject *counted = at(r, COUNTED), *masks = at(r, MASKS);
-  PyObject *uses = r->pages->uses, *stream = borrowed(at(r, STREAM));
-  if (!is_unheld(r) || !is_mask(r->pages->live, item(masks, 0), &r->live, 0) ||
+  PyObject *counted = at(r, COUNTED);
+  if (!is_unheld(r) || !is_mask(r->pages->live, item(at(r, MASKS), 0), &r->live, 0) ||
       !is_cheapest(r))
     return 0;
   for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(item(counted, 1)); k++) {
@@ -167,8 +167,29 @@ static int is_free(struct replay *r) {
     if (!same)
       return 0;
   }
-  return stream && uses && PyDict_Size(uses) == 1 &&
-         is_mask(PyDict_GetItemWithError(uses, stream), item(masks, 1), &r->claimed, 1);
+  return 1;
+}
+
+/* Whether nothing is to be ordered: the stream alone has used all that is used now. */
+static int is_ordered(struct replay *r) {
+  PyObject *uses = r->pages->uses, *stream = borrowed(at(r, STREAM));
+  return !r->loose && is_order_same(r) && stream && uses && PyDict_Size(uses) == 1 &&
+         is_mask(PyDict_GetItemWithError(uses, stream), item(at(r, MASKS), 1),
+                 &r->claimed, 1);
+}
+
+/* Have the stream ordered after all uses; whether it is. Any code may run. */
+static int orders(struct replay *r, PyObject *const *call, PyObject *found) {
+  PyObject *state = Py_XNewRef(borrowed(item(at(r, STATE), 0))), *done = NULL;
+  PyObject *arrays = PyTuple_New(r->count);
+  for (Py_ssize_t k = 0; arrays && k < r->count; k++)
+    PyTuple_SET_ITEM(arrays, k, Py_NewRef(call[k]));
+  if (state && arrays)
+    done = PyObject_CallMethod(state, "order", "OO", arrays, found);
+  Py_XDECREF(state);
+  Py_XDECREF(arrays);
+  Py_XDECREF(done);
+  return done == Py_True;
 }
 
 static int are_there(const struct replay *r, PyObject *found) {
@@ -222,13 +243,19 @@ static int is_like_before(struct replay *r, PyObject *const *call) {
          is_unheld(r) && !r->context_of(&context) && context == r->context;
 }
 
+/* Whether it may have what it keeps, and all pages, as far as is seen without a call. */
+static int is_had(struct replay *r) {
+  return is_state_same(r) && !state_of(r)->rests && is_free(r);
+}
+
 /* What the fast replay keeps, owned: what is known of it by number stays. NULL where it
  * may not be had: what ran till now, a finaliser perhaps, may have replayed or evicted.
  * Who else uses an output is said, on any thread, before it is dropped: so it is asked
  * after that. */
-static PyObject *taken(struct replay *r) {
-  if (!has_room(r) || !is_state_same(r) || state_of(r)->rests || !is_free(r) ||
-      !is_order_same(r))
+static PyObject *taken(struct replay *r, PyObject *const *call, PyObject *found) {
+  if (!has_room(r) || !is_had(r))
+    return NULL;
+  if (!is_ordered(r) && (!orders(r, call, found) || !is_had(r)))
     return NULL;
   return Py_XNewRef(state_of(r)->kept);
 }

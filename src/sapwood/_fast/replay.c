@@ -35,7 +35,7 @@ static PyObject *played(struct replay *r, PyObject *const *call, int *begun) {
   *begun = !drained(r);
   if (*begun || r->noted == NOTES || !is_like_before(r, call))
     return NULL;
-  if (!is_read(r, &found) || !are_those(r, call) || !(kept = taken(r))) {
+  if (!is_read(r, &found) || !are_those(r, call) || !(kept = taken(r, call, found))) {
     Py_XDECREF(found);
     return NULL;
   }

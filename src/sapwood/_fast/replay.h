@@ -15,7 +15,7 @@ enum place {
   GUARDS,       /* whose `epoch` is `guard_epoch` */
   LOCK,         /* its `acquire` and `release`, and whether this thread has it */
   QUEUE,        /* what finalisers gave back, and what sees to that */
-  RECORDINGS,   /* whose `single_stream` it is, where arguments are others */
+  RECORDINGS,   /* whose `single_stream` it is, where nothing is to be ordered */
   STREAM,       /* a weak reference */
   PAGES,        /* whose `live` pages are others', whose `uses` are the stream's */
   MASKS,        /* pages that nobody may have, pages that the replay overwrites, and 1
@@ -90,7 +90,8 @@ struct replay {
   Py_ssize_t nodes;
   struct copies *copies;
   int32_t ordinal;
-  int alone; /* alone: the one new array is the result */
+  int alone; /* the one new array is the result */
+  int loose; /* an argument is another one, which others may have used */
   Py_ssize_t noted;
   long long notes[2 * NOTES];
 };

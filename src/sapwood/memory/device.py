@@ -127,7 +127,7 @@ class Device:
         """Return fresh bytes of the heap, whatever the route."""
         with self.lock:
             self.check_open("the runtime of these arrays")
-            self.returns.drain()
+            self.returns.drain_dropped()
             return self.heap.allocate(size, stream)
 
     def function(self, image: bytes, name: str) -> FunctionHandle:

@@ -78,6 +78,7 @@ def test_a_passed_tensor(rt, same, way, program, after):
         same(f(x), plain(x))
 
 
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 @pytest.mark.parametrize("way", WAYS)
 def test_an_argument_that_it_has_by_itself(rt, same, way):
     """It is passed another tensor, and changes the call's."""

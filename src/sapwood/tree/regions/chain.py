@@ -270,7 +270,7 @@ class Passage:
         self.carried = crossing.receive(carried, got)
         with device.lock:
             crossing.check_open(device, live.name)
-            device.returns.drain()
+            device.returns.drain_dropped()
             ambient = self._admitted(following, live)
             self._save(following, ambient)
             self._replay(following, ambient)

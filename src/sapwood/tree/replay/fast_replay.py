@@ -255,8 +255,20 @@ class FastReplay(ReplayState):
         self._seen, self.guard_epoch, self.stream_epoch = lows, epoch, -1
         return True
 
-    def _order(self, given: Arrays, found: list[Any], stream: Stream) -> bool:
-        """Order the stream after all uses of what the node uses, if that can be."""
+    def order(self, arrays: Sequence[Any], found: Sequence[Any]) -> bool:
+        """Order the stream as `play` does, for C; return whether that can be.
+
+        ``arrays`` are the call's, ``found`` those that the function reads.
+        """
+        last_call, stream = self.last_call, self.stream()
+        lows = last_call.whereabouts(arrays)
+        given = None if lows is None else last_call.given(arrays, lows)
+        if stream is None or given is None or not self._order(given, found, stream):
+            return False
+        self.recordings.device.pages.claim(stream, self.node.clobbers)
+        return True
+
+    def _order(self, given: Arrays, found: Sequence[Any], stream: Stream) -> bool:
         node, changes = self.node, STREAM_EPOCH.now
         if changes == self.stream_epoch:
             order(node.used[: node.used_arguments], given.storages, stream)
