@@ -119,21 +119,15 @@ FAST_REPLAY_MUTANTS: Final = (
         "return True",
     ),
     mutant(
-        "fast replay beside another stream",
-        FastReplay.play,
-        "stream is not self.stream()",
-        "False",
-    ),
-    mutant(
         "fast replay over live pages",
-        FastReplay._is_free,
-        "return not live\n",
-        "return True\n",
+        FastReplay.wake,
+        "live & clobbers & ~own",
+        "live & 0",
     ),
     mutant(
         "changes of order unseen",
-        FastReplay.play,
-        "STREAM_EPOCH.now == self.stream_epoch",
+        FastReplay._order,
+        "changes == self.stream_epoch",
         "self.stream_epoch >= 0",
     ),
     mutant(

@@ -61,7 +61,8 @@ class FunctionCache:
     def find(self, call: Call) -> Found | None:
         """Return a recording that may be replayed on this call."""
         for node, ambient, why in self._asked(call):
-            if ambient is not None and why is None:
+            # To read guards may run any code, which evicts it.
+            if ambient is not None and why is None and node in self.nodes:
                 return Found(node, ambient)
         return None
 
@@ -78,17 +79,16 @@ class FunctionCache:
 
         Between them, the ambient arrays that it uses; None where a guard fails.
         """
-        live, given = self.pages.live, call.given
-        asked, ambient = None, None
+        given, asked, ambient = call.given, None, None
         for specialization in self.groups.get(call.key, ()):
-            for node in specialization.nodes:
+            for node in tuple(specialization.nodes):
                 if node.ambient is not asked:
                     # Recordings of one specialization share their guards: asked once.
                     asked = node.ambient
                     ambient = ambient_arrays(node, self.integration)
                 why: Why | None = Why.AMBIENT
                 if ambient is not None:
-                    why = rejects(node, live, given, ambient)
+                    why = rejects(node, self.pages.live, given, ambient)
                     which = given.arrays, call.nests, node.which, node.nests
                     if why is None and not asked.are_those(*which):
                         why = Why.WHICH

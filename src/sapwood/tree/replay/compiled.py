@@ -3,7 +3,7 @@
 In Python, to find that nothing has changed takes longer than the launch. So where a
 framework lets C look at its arrays (by `Integration.probe`) and the driver lets C
 launch (`Exec.lend`), C gets all that a replay compares and does, once, as a tuple. A
-call that does not fit there is played in Python.
+call that does not fit there is decided.
 """
 
 from __future__ import annotations
@@ -73,22 +73,6 @@ class Program(NamedTuple):
             found.append(copier)
         return found
 
-    def run(
-        self,
-        makers: Sequence[Callable[[], Any]],
-        arrays: Sequence[Any],
-        found: Sequence[Any],
-    ) -> tuple[Any, Sequence[Any]]:
-        """Return a fresh result, and the values to bind."""
-        values = [make() for make in makers]
-        if self.picks is not None:
-            pool = [*values, *self.constants, *arrays, *found]
-            values = [pool[k] for k in self.picks]
-        bound: Sequence[Any] = ()
-        if self.bound:
-            values, bound = values[: -self.bound], values[-self.bound :]
-        return values[0] if self.shape is None else self.shape(values), bound
-
 
 def program_of(node: Node, number_of: Callable[[int], int]) -> Program:
     """Return the program of a node's outputs.
@@ -131,17 +115,19 @@ def program_of(node: Node, number_of: Callable[[int], int]) -> Program:
     )
 
 
-def compiled(fast: FastReplay, given: Probe, read: Probe) -> Any:
+def compiled(
+    fast: FastReplay, slots: Sequence[Binding], given: Probe, read: Probe
+) -> Any:
     """Return a fast replay in C, as things are now; None where there can be none.
 
-    The probes are of the arrays of a call that fits, and of those that it read. What is
-    returned is called with such arrays and gives the result, or `MISS`; what it has
-    ``noted()`` is, in turn, when each replay since the last time began, and how long it
-    took, in nanoseconds.
+    It binds ``slots``. The probes are of the arrays of a call that fits, and of those
+    that it read. What is returned is called with such arrays and gives the result, or
+    `MISS`; what it has ``noted()`` is, in turn, when each replay since the last time
+    began, and how long it took, in nanoseconds.
     """
     native, node, stream = _fast.native(), fast.node, fast.stream()
-    slots, device = fast.bindings.plan(), fast.recordings.device
-    if native is None or stream is None or slots is None:
+    device = fast.recordings.device
+    if native is None or stream is None:
         return None
     if not type(given) is type(read) is native.Probe or not all(given.lows):
         return None

@@ -1,4 +1,4 @@
-"""A replay like the one before it: what was decided then is not decided again.
+"""A replay like the one before it, which C plays: it decides nothing anew.
 
 The conditions under which a recording fits are of three kinds. What may change unseen
 is looked at by every call: the arguments, the guarded slots, where the arrays lie, who
@@ -9,24 +9,24 @@ does not plainly fit is left to the decided replay.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 from weakref import ref
 
 from sapwood._fast.state import ReplayState
 from sapwood.driver.streams import Stream
-from sapwood.memory.storage import STREAM_EPOCH, Storage
+from sapwood.memory.storage import STREAM_EPOCH
 from sapwood.tree.call.integration import Kept, LayoutProbe, Probe
 from sapwood.tree.call.signature import NONE, Arrays, Whereabouts
 from sapwood.tree.choose.admit import overlap
 from sapwood.tree.choose.recordings import Recordings
+from sapwood.tree.guards import Slot
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.outputs import Alias, Constant, Fresh, Same
-from sapwood.tree.replay.binding import Bindings
+from sapwood.tree.replay.binding import planned
 from sapwood.tree.replay.compiled import compiled, program_of
 from sapwood.tree.replay.last_call import LastCall
-from sapwood.tree.replay.replay import copy_out, escapes, lease_outputs, order, prepare
+from sapwood.tree.replay.replay import Done, order, prepare
 from sapwood.units import Addr
 
 _PATIENCE: Final = 8
@@ -41,7 +41,7 @@ _PLAIN: Final = {Alias, Constant, Fresh, Same}
 class FastReplay(ReplayState):
     """One recording on one stream, and calls that look like the one of ``last_call``.
 
-    Used under the device's lock.
+    It keeps what C needs and cannot see to. Used under the device's lock.
     """
 
     __slots__ = ("__dict__", "__weakref__")
@@ -60,14 +60,13 @@ class FastReplay(ReplayState):
         self._whereabouts = Whereabouts()
         self.guard_epoch = node.ambient.program.epoch
         self._seen: Sequence[Addr] | None = None
-        self.stream_epoch = self._aims = -1
+        self.stream_epoch = -1
         self._missed, self.patience = 0, _PATIENCE
         self.kept: Kept | None = None
         self.rests = False
         self.own = node.passing()
         self.program = program_of(node, last_call.number_of)
         self._copiers = self.program.copiers(node, recordings)
-        self.bindings = Bindings(node)
         self.compiled: Any = None
         self.rivals: Sequence[Node] = ()
         self.epoch = 0
@@ -128,62 +127,18 @@ class FastReplay(ReplayState):
             self.rests = False
         return True
 
-    def play(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[Any, Sequence[Any], Sequence[Any], Sequence[Any]] | None:
-        """Return the result of a replay, the values to bind, and the arrays.
+    def arm(
+        self,
+        arrays: Sequence[Any],
+        found: Sequence[Any],
+        done: Done,
+        slots: Sequence[Slot],
+    ) -> bool:
+        """Have C play calls like one that was replayed; return if its player is new.
 
-        Those are first the arrays that it read, and then the call's.
-
-        None where it is no fast replay. Raises what a replay raises, and then nothing
-        of it counts as done; where the framework has no memory for a copy, though all
-        recordings that can went, the replay has run.
-        """
-        last_call, node, recordings = self.last_call, self.node, self.recordings
-        arrays = last_call.arguments(args, kwargs)
-        lows = None if arrays is None else last_call.whereabouts(arrays)
-        same = lows is last_call.lows
-        if arrays is None or lows is None or not (same or self._fits(lows)):
-            return None
-        stream = recordings.device.stream()
-        if stream is not self.stream() or not self._is_free() or self._is_costly():
-            return None
-        # To read guards may run Python, and so a finaliser that replays or evicts.
-        # So whatever such code can change, is_free and epoch, is asked once more behind
-        # that, as the last thing before anything is done.
-        copies = self.copies()
-        epoch, escaped = self.epoch, {} if copies else escapes(recordings, node, stream)
-        found = node.ambient.program.read()
-        if found is None or not self._is_there(found) or not self._are_those(arrays):
-            return None
-        if self.epoch != epoch or not self._is_free():
-            return None
-        if not (same and STREAM_EPOCH.now == self.stream_epoch):
-            given = last_call.given(arrays, lows)
-            if given is None or not self._order(given, found, stream):
-                return None
-        recordings.device.pages.claim(stream, node.clobbers)
-        self._aim(lows, same=same)
-        node.exec.launch(stream.handle)
-        recordings.device.pages.writes += node.writes
-        kept = self.kept or self._keep(stream)
-        flown = copies or self._flown(escaped, stream)
-        made = self.program.run((*kept.makers, *flown), arrays, found)
-        self._count()
-        return *made, found, arrays
-
-    def _count(self) -> None:
-        recordings, node = self.recordings, self.node
-        self._missed, self.patience = 0, _PATIENCE
-        node.hits += 1
-        node.last_used = recordings.tick()
-        recordings.last = node
-
-    def put_to_c(self, arrays: Sequence[Any], found: Sequence[Any]) -> bool:
-        """Have replays of such a call played in C; return whether the player is new.
-
-        ``arrays`` are the call's, ``found`` those that the function reads. C is told
-        the state as it is now. If that changes often, C is told ever more seldom.
+        ``arrays`` are the call's, ``found`` those that the function reads, ``slots``
+        what is bound. C is told the state as it is now. If that changes often, C is
+        told ever more seldom.
         """
         self._rest -= 1
         if self._rest or (self.node.ferries and not self.copies()):
@@ -194,11 +149,13 @@ class FastReplay(ReplayState):
         self._pause = 1 if self._played >= _MANY else longer
         self._rest, self._played = self._pause, 0
         before = self.compiled
+        self._keep(done)
         probe = self.recordings.integration.probe
         probes = probe(arrays), probe(found)
         # What another thread changed meanwhile, C is not to take for as it was.
         alike = self._look_alike(arrays, found, *probes)
-        self.compiled = compiled(self, *probes) if alike else None
+        plan = planned(slots, done.values, found) if alike else None
+        self.compiled = None if plan is None else compiled(self, plan, *probes)
         return self.compiled is not before
 
     def _are_those(self, arrays: Sequence[Any]) -> bool:
@@ -230,6 +187,8 @@ class FastReplay(ReplayState):
         """Return, once, when each replay in C began, and for how long it took."""
         found = [] if self.compiled is None else self.compiled.noted()
         self._played += len(found) // 2
+        if found:
+            self._missed, self.patience = 0, _PATIENCE
         return found[::2], found[1::2]
 
     def _fits(self, lows: Sequence[Addr]) -> bool:
@@ -256,7 +215,7 @@ class FastReplay(ReplayState):
         return True
 
     def order(self, arrays: Sequence[Any], found: Sequence[Any]) -> bool:
-        """Order the stream as `play` does, for C; return whether that can be.
+        """Order the stream after all uses of what the node uses; return if that can be.
 
         ``arrays`` are the call's, ``found`` those that the function reads.
         """
@@ -297,26 +256,6 @@ class FastReplay(ReplayState):
         kept = self.kept
         return self.wake() and (kept is None or not self.own or kept.is_idle())
 
-    def _is_costly(self) -> bool:
-        """Return whether a recording that copies less out may fit this call."""
-        if self.node.ferries:
-            live = self.recordings.device.pages.live
-            for rival in self.rivals:
-                if rival is self.node:
-                    break
-                if not rival.clobbers & live:
-                    return True
-        return False
-
-    def _aim(self, lows: Sequence[Addr], *, same: bool) -> None:
-        node, exec_ = self.node, self.node.exec
-        if not node.aimed or (same and exec_.aims == self._aims):
-            return
-        places = [*lows, *self.ambient_lows]
-        for i in node.aimed:
-            exec_.aim(i + 1, places[i])
-        self._aims = exec_.aims if same else -1
-
     def copies(self) -> Sequence[Callable[[], Any]]:
         """Return the framework's own copiers of outputs; none if there are steps.
 
@@ -324,35 +263,14 @@ class FastReplay(ReplayState):
         """
         return () if self.recordings.stepped else self._copiers
 
-    def _keep(self, stream: Stream) -> Kept:
-        recordings, node = self.recordings, self.node
-        storages = lease_outputs(recordings, node, node.copied())
-        for storage in storages:
-            storage.writer = stream
-        kept = recordings.integration.keep(storages, self.program.made)
+    def _keep(self, done: Done) -> None:
+        """Keep the storages of outputs that are not copied out, for replays to come."""
+        if self.kept is not None:
+            return
+        recordings, copied = self.recordings, self.node.copied()
+        storages = [x for k, x in enumerate(done.storages) if k not in copied]
         if storages or self.copies():
-            self.kept = kept
+            self.kept = recordings.integration.keep(storages, self.program.made)
             self.epoch += 1
         if storages:
             recordings.kept[self] = None
-        return kept
-
-    def _flown(
-        self, escaped: Mapping[int, Storage], stream: Stream
-    ) -> list[Callable[[], Any]]:
-        """Copy outputs out; return what makes the arrays over the copies."""
-        recordings, storages = self.recordings, self.node.outputs.storages
-        copy_out(recordings, self.node, escaped, stream)
-        for storage in escaped.values():
-            storage.writer = stream
-            recordings.leases.begin_loose(storage)
-        make = recordings.integration.make
-        return [
-            partial(
-                make,
-                layout,
-                escaped[k],
-                Addr(address + escaped[k].address - storages[k].address),
-            )
-            for k, layout, address in self.program.flown
-        ]

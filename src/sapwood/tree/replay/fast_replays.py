@@ -18,11 +18,12 @@ from sapwood.tree.node.node import Node
 from sapwood.tree.replay.compiled import MISS
 from sapwood.tree.replay.fast_replay import FastReplay
 from sapwood.tree.replay.last_call import LastCall
+from sapwood.tree.replay.replay import Done
 from sapwood.tree.tell.call_log import CallLog
 
 _MANY: Final = 8
 """Fast replays of one function: each call may look at all of them, which takes some
-0.3 us in C and 2 us in Python; to decide takes 40 to 160."""
+0.3 us; to decide takes 30 to 160."""
 
 
 class FastReplays(ReplaysState):
@@ -48,52 +49,11 @@ class FastReplays(ReplaysState):
         self._ready: tuple[FastReplay, ...] = ()
         self.players, self.skips, self._counts = (), call_log.skips, False
 
-    def play(
-        self, began: int, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any] | None:
-        """Return the result of a fast replay, alone; None where none fits.
+    def play(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
+        """Return the result of a replay in C, alone; None where none fits.
 
-        Raises what a replay raises.
+        C has tried those of calls that pass arrays alone. Raises what a replay raises.
         """
-        if not self._ready:
-            return None
-        return self._play_in_c(args, kwargs) or self._play(began, args, kwargs)
-
-    def _play(
-        self, began: int, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any] | None:
-        recordings, device = self._recordings, self._recordings.device
-        with device.lock:
-            if device.closed:
-                return None
-            if device.returns:
-                device.returns.drain_dropped()
-            if recordings.before_call is not None:
-                recordings.before_call()
-            if self._counts:
-                self.tell()
-            for fast in self._ready:
-                again = fast.play(args, kwargs)
-                if again is not None:
-                    break
-            else:
-                return None
-            result, values, found, arrays = again
-            node = fast.node
-            if values:
-                slots = self._cache.bound[node]
-                fast.bindings.bind(slots, values, found, self._parameters, args, kwargs)
-            self._call_log.tally["copied_bytes"] += node.copied_bytes
-            self._call_log.escaped(node)
-            self._call_log.replayed(began, node)
-            if fast.put_to_c(arrays, found):
-                self._list()
-            return (result,)
-
-    def _play_in_c(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any] | None:
-        """Have C replay a call by its arrays; one of these alone it has tried."""
         for fast in self._ready:
             play, last_call = fast.compiled, fast.last_call
             if play is not None and not last_call.flat:
@@ -129,8 +89,11 @@ class FastReplays(ReplaysState):
         if played:
             self._recordings.quiet.add(self)
 
-    def learn(self, call: Call, found: Found) -> None:
-        """Remember a call that was replayed, and make a fast replay if one is due."""
+    def learn(self, call: Call, found: Found, done: Done | None = None) -> None:
+        """Remember a call that was replayed; if that is due, have C play those like it.
+
+        ``done`` is what it gave, where it had no eager regions.
+        """
         last_call, integration = self.last_call, self._recordings.integration
         node = found.node
         if node.revokes or node not in self._cache.nodes:
@@ -156,12 +119,19 @@ class FastReplays(ReplaysState):
         last_call = LastCall.of(call, integration) if due and not node.nests else None
         if last_call is not None:
             self.forget(node)
-            new = FastReplay.of(self._recordings, node, found.ambient, last_call, known)
-            if new is not None:
-                new.rivals = self._cache.nodes[node][1].nodes
-                ready = (new, *self._ready)[:_MANY]
+            known = FastReplay.of(
+                self._recordings, node, found.ambient, last_call, known
+            )
+            if known is not None:
+                known.rivals = self._cache.nodes[node][1].nodes
+                ready = (known, *self._ready)[:_MANY]
                 # Those that copy outputs out come last, as in Specialization.add.
                 self._ready = tuple(sorted(ready, key=lambda e: bool(e.node.ferries)))
+        armed = False
+        if known is not None and done is not None:
+            arrays, slots = known.last_call.arrays(call.leaves), self._cache.bound[node]
+            armed = known.arm(arrays, found.ambient.arrays, done, slots)
+        if armed or last_call is not None:
             self._list()
 
     def forget(self, node: Node) -> None:

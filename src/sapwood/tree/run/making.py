@@ -50,25 +50,32 @@ class Making:
         )
         self._unwritten: deque[Callable[[], None]] = deque()
 
-    def replay(self, found: Found, call: Call) -> Any:
-        """Replay a recording that fits, and return the result of the call."""
+    def replay(self, found: Found, call: Call, *, learns: bool = False) -> Any:
+        """Replay a recording that fits, and return the result of the call.
+
+        If it ``learns``, C may play calls like this one from now on.
+        """
         node, ambient = found
-        result, values, _ = replay(self.recordings, node, call.given, ambient)
+        done = replay(self.recordings, node, call.given, ambient)
         self.call_log.tally["copied_bytes"] += node.copied_bytes
         self.call_log.escaped(node)
-        if values:
+        if done.values:
             slots = self.cache.bound[node]
-            write(slots, values, self.parameters, call.args, call.kwargs)
-            expect(node, slots, values)
-        return result
+            write(slots, done.values, self.parameters, call.args, call.kwargs)
+            expect(node, slots, done.values)
+        if learns:
+            self.fast_replays.learn(call, found, done)
+        return done.result
 
-    def replay_or_skip(self, found: Found, call: Call) -> tuple[Any] | CaptureError:
+    def replay_or_skip(
+        self, found: Found, call: Call, *, learns: bool = False
+    ) -> tuple[Any] | CaptureError:
         """Replay as `replay` does; return its result alone, or that memory is short.
 
         Then nothing of the call has run, and the recording has given back what it had.
         """
         try:
-            return (self.replay(found, call),)
+            return (self.replay(found, call, learns=learns),)
         except OutOfMemory as error:
             if self.options.fullgraph:
                 raise

@@ -66,7 +66,7 @@ class Runner:
             return self.target()(*args, **kwargs)
         began = perf_counter_ns()
         try:
-            again = self.fast_replays.play(began, args, kwargs)
+            again = self.fast_replays.play(args, kwargs)
         except OutOfMemory:  # nothing has run, and more is known below
             again = None
         if again is not None:
@@ -165,11 +165,9 @@ class Runner:
         if verify and (self.call_log.tally["replays"] + 1) % verify == 0:
             ran: tuple[Any] | CaptureError = (self._verified(found, call),)
         else:
-            ran = self.making.replay_or_skip(found, call)
+            ran = self.making.replay_or_skip(found, call, learns=not verify)
         if isinstance(ran, tuple):
             self.call_log.replayed(began, found.node)
-            if not verify:
-                self.fast_replays.learn(call, found)
         return ran
 
     def _started(self, found: Found, call: Call) -> Passage | CaptureError:
