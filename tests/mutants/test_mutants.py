@@ -19,7 +19,7 @@ from tests.support.memory import Allocations, small_device
 from tests.support.mutants import FOLD_MUTANTS, MEMORY_MUTANTS
 from tests.support.pinned import PinnedBlocks
 from tests.support.pinned_mutants import PINNED_MUTANTS
-from tests.support.rig import CUDA, VARIANTS
+from tests.support.rig import CUDA, IN_C, VARIANTS
 from tests.support.seeded import steps_under, steps_until_caught
 from tests.support.store import Puts
 from tests.support.store_mutants import STORE_MUTANTS
@@ -78,13 +78,14 @@ class Room(NamedTuple):
 
 ON_ALL_DEVICES = {
     device: partial(repeats.steps_until_wrong, variant=device)
-    for device in (*VARIANTS, CUDA)
+    for device in (*VARIANTS, IN_C, CUDA)
 }
+IN_C_LONG = partial(repeats.steps_until_wrong, variant=IN_C, turns=1500)
 ROOMS = {
     "caching": Room(
         CACHING_MUTANTS, _caching, _alike(partial(_caching, examples=40)), (1, 2, 3)
     ),
-    "fast_replay": Room(FAST_REPLAY_MUTANTS, repeats.steps_until_wrong, ON_ALL_DEVICES),
+    "fast_replay": Room(FAST_REPLAY_MUTANTS, IN_C_LONG, ON_ALL_DEVICES),
     "file": Room(FILE_MUTANTS, checks_until_caught, _alike(checks_until_caught)),
     "fold": Room(
         FOLD_MUTANTS, folded.steps_until_wrong, _alike(folded.steps_until_wrong)

@@ -25,7 +25,9 @@ _KEPT: Final = 6
 _CARRIED: Final = 20
 
 
-def steps_until_wrong(seed: int, variant: str = "latest") -> int | None:
+def steps_until_wrong(
+    seed: int, variant: str = "latest", turns: int = _TURNS
+) -> int | None:
     """Return after how many turns a result was not NumPy's; None where all were.
 
     Raises `InternalError` where hardly any call was a fast replay: it shows nothing.
@@ -33,19 +35,19 @@ def steps_until_wrong(seed: int, variant: str = "latest") -> int | None:
     rig = Rig(variant)
     try:
         world = _World(rig, random.Random(seed))
-        for turn in range(_TURNS):
+        for turn in range(turns):
             if not world.turn():
                 rig.abandon()
                 return turn
         if not world.carried():
             rig.abandon()
-            return _TURNS
+            return turns
         world.finish()
     except InternalError:
         rig.abandon()
-        return _TURNS
+        return turns
     hits = world.hits()
-    if hits < _TURNS:
+    if hits < turns:
         raise InternalError(f"most calls are fast replays, but {hits} were replayed")
     return None
 

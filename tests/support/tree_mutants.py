@@ -119,22 +119,16 @@ FAST_REPLAY_MUTANTS: Final = (
         "return True",
     ),
     mutant(
-        "fast replay over live pages",
+        "what rests is not woken",
         FastReplay.wake,
-        "live & clobbers & ~own",
-        "live & 0",
+        "recordings.leases.wake(self.kept.storages)",
+        "pass",
     ),
     mutant(
         "changes of order unseen",
         FastReplay._order,
         "changes == self.stream_epoch",
         "self.stream_epoch >= 0",
-    ),
-    mutant(
-        "arrays that others bound trusted",
-        FastReplay._is_there,
-        "lows == self._seen and epoch",
-        "epoch",
     ),
 )
 

@@ -17,7 +17,7 @@ from sapwood._fast.state import ReplayState
 from sapwood.driver.streams import Stream
 from sapwood.memory.storage import STREAM_EPOCH
 from sapwood.tree.call.integration import Kept, LayoutProbe, Probe
-from sapwood.tree.call.signature import NONE, Arrays, Whereabouts
+from sapwood.tree.call.signature import NONE, Arrays
 from sapwood.tree.choose.admit import overlap
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.guards import Slot
@@ -57,9 +57,7 @@ class FastReplay(ReplayState):
         node.ambient.program.write()
         self.stream = ref(recordings.device.stream())
         self.ambient_lows = ambient.lows
-        self._whereabouts = Whereabouts()
         self.guard_epoch = node.ambient.program.epoch
-        self._seen: Sequence[Addr] | None = None
         self.stream_epoch = -1
         self._missed, self.patience = 0, _PATIENCE
         self.kept: Kept | None = None
@@ -150,6 +148,7 @@ class FastReplay(ReplayState):
         self._rest, self._played = self._pause, 0
         before = self.compiled
         self._keep(done)
+        self.guard_epoch, self.stream_epoch = self.node.ambient.program.epoch, -1
         probe = self.recordings.integration.probe
         probes = probe(arrays), probe(found)
         # What another thread changed meanwhile, C is not to take for as it was.
@@ -173,14 +172,17 @@ class FastReplay(ReplayState):
 
         These are of a call that it fitted.
         """
-        lows = self.last_call.whereabouts(arrays)
+        node, lows = self.node, self.last_call.whereabouts(arrays)
+        there, besides = self._read(found), self._read_lows(found)
         return (
             lows is not None
+            and there is not None
             and [*given.lows] == [*lows]
-            and self._fits(lows)
+            and all(lows[i] == address for i, address in node.fixed)
+            and not overlap(node, [*lows, *self.ambient_lows])
             and self._are_those(arrays)
-            and self._is_there(found)
-            and (not found or [*read.lows] == [*(self._seen or ())])
+            and [*there.lows] == [*self.ambient_lows]
+            and [*read.lows] == [*besides]
         )
 
     def noted(self) -> tuple[list[int], list[int]]:
@@ -190,29 +192,6 @@ class FastReplay(ReplayState):
         if found:
             self._missed, self.patience = 0, _PATIENCE
         return found[::2], found[1::2]
-
-    def _fits(self, lows: Sequence[Addr]) -> bool:
-        """Return whether the arguments may be at these other addresses."""
-        node = self.node
-        if any(lows[i] != address for i, address in node.fixed):
-            return False
-        return not overlap(node, [*lows, *self.ambient_lows])
-
-    def _is_there(self, found: Sequence[Any]) -> bool:
-        """Return whether the arrays that the function reads are as they were."""
-        if not found:
-            return True
-        ambient, integration = self.node.ambient, self.recordings.integration
-        lows = self._whereabouts.lows(found, ambient.layouts, integration)
-        epoch = ambient.program.epoch
-        if lows is None or (lows == self._seen and epoch == self.guard_epoch):
-            return lows is not None
-        # They may be others: looked at once, and from then on by where each is.
-        read = self._read(found)
-        if read is None or [*read.lows] != [*self.ambient_lows]:
-            return False
-        self._seen, self.guard_epoch, self.stream_epoch = lows, epoch, -1
-        return True
 
     def order(self, arrays: Sequence[Any], found: Sequence[Any]) -> bool:
         """Order the stream after all uses of what the node uses; return if that can be.
@@ -238,7 +217,7 @@ class FastReplay(ReplayState):
             # other, so that Pages.claim makes this stream wait for that use.
             self.let_go()
             recordings.device.returns.drain_dropped()
-        ambient = self._read(found) if found else NONE
+        ambient = self._read(found)
         if ambient is None or ambient.sharing != node.ambient_sharing:
             return False
         if not self._is_free():
@@ -248,8 +227,16 @@ class FastReplay(ReplayState):
         return True
 
     def _read(self, found: Sequence[Any]) -> Arrays | None:
-        integration, layouts = self.recordings.integration, self.node.ambient.layouts
-        return self._whereabouts.look(found, layouts, integration)
+        """Return where the arrays that the function reads are; None if not alike."""
+        node, integration = self.node, self.recordings.integration
+        if not found:
+            return NONE
+        return node.whereabouts.look(found, node.ambient.layouts, integration)
+
+    def _read_lows(self, found: Sequence[Any]) -> Sequence[Addr]:
+        node, integration = self.node, self.recordings.integration
+        lows = node.whereabouts.lows(found, node.ambient.layouts, integration)
+        return lows or ()
 
     def _is_free(self) -> bool:
         """Return whether no page that the replay clobbers is live for others."""
