@@ -15,7 +15,7 @@ from weakref import ref
 
 from sapwood._fast.state import ReplayState
 from sapwood.driver.streams import Stream
-from sapwood.memory.storage import STREAM_EPOCH
+from sapwood.memory.storage import STREAM_EPOCH, Storage
 from sapwood.tree.call.integration import Kept, LayoutProbe, Probe
 from sapwood.tree.call.signature import NONE, Arrays
 from sapwood.tree.choose.admit import overlap
@@ -26,7 +26,7 @@ from sapwood.tree.node.outputs import Alias, Constant, Fresh, Same
 from sapwood.tree.replay.binding import planned
 from sapwood.tree.replay.compiled import compiled, program_of
 from sapwood.tree.replay.last_call import LastCall
-from sapwood.tree.replay.replay import Done, order, prepare
+from sapwood.tree.replay.replay import order, prepare
 from sapwood.units import Addr
 
 _PATIENCE: Final = 8
@@ -126,34 +126,32 @@ class FastReplay(ReplayState):
         return True
 
     def arm(
-        self,
-        arrays: Sequence[Any],
-        found: Sequence[Any],
-        done: Done,
-        slots: Sequence[Slot],
+        self, arrays: Sequence[Any], values: Sequence[Any], slots: Sequence[Slot]
     ) -> bool:
         """Have C play calls like one that was replayed; return if its player is new.
 
-        ``arrays`` are the call's, ``found`` those that the function reads, ``slots``
-        what is bound. C is told the state as it is now. If that changes often, C is
-        told ever more seldom.
+        ``arrays`` are the call's, ``values`` those that were bound to ``slots``. C is
+        told the state as it is now. If that changes often, C is told ever more seldom.
         """
         self._rest -= 1
-        if self._rest or (self.node.ferries and not self.copies()):
+        if self._rest > 0 or (self.node.ferries and not self.copies()):
             return False
         if isinstance(self.last_call.probe, LayoutProbe):
             return False  # nor is there one in C
+        program = self.node.ambient.program
+        found = program.read()
+        if found is None:
+            return False
         longer = min(2 * self._pause, _PAUSE_AT_MOST)
         self._pause = 1 if self._played >= _MANY else longer
         self._rest, self._played = self._pause, 0
         before = self.compiled
-        self._keep(done)
-        self.guard_epoch, self.stream_epoch = self.node.ambient.program.epoch, -1
+        self.guard_epoch, self.stream_epoch = program.epoch, -1
         probe = self.recordings.integration.probe
         probes = probe(arrays), probe(found)
         # What another thread changed meanwhile, C is not to take for as it was.
         alike = self._look_alike(arrays, found, *probes)
-        plan = planned(slots, done.values, found) if alike else None
+        plan = planned(slots, values, found) if alike else None
         self.compiled = None if plan is None else compiled(self, plan, *probes)
         return self.compiled is not before
 
@@ -250,14 +248,14 @@ class FastReplay(ReplayState):
         """
         return () if self.recordings.stepped else self._copiers
 
-    def _keep(self, done: Done) -> None:
-        """Keep the storages of outputs that are not copied out, for replays to come."""
-        if self.kept is not None:
-            return
-        recordings, copied = self.recordings, self.node.copied()
-        storages = [x for k, x in enumerate(done.storages) if k not in copied]
-        if storages or self.copies():
+    def keep(self, storages: Sequence[Storage]) -> None:
+        """Keep new storages of outputs for replays to come, if there are none.
+
+        There are no arrays over them yet: who has them would count as nobody.
+        """
+        recordings = self.recordings
+        if self.kept is None and (storages or self.copies()):
             self.kept = recordings.integration.keep(storages, self.program.made)
             self.epoch += 1
-        if storages:
-            recordings.kept[self] = None
+            if storages:
+                recordings.kept[self] = None

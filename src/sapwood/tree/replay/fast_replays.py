@@ -6,9 +6,11 @@ are replayed often get a `FastReplay`, which decides nothing anew.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from sapwood._fast.state import ReplaysState
+from sapwood.memory.storage import Storage
 from sapwood.tree.call.parameters import Parameters
 from sapwood.tree.call.signature import Call
 from sapwood.tree.choose.function_cache import Found, FunctionCache
@@ -18,7 +20,6 @@ from sapwood.tree.node.node import Node
 from sapwood.tree.replay.compiled import MISS
 from sapwood.tree.replay.fast_replay import FastReplay
 from sapwood.tree.replay.last_call import LastCall
-from sapwood.tree.replay.replay import Done
 from sapwood.tree.tell.call_log import CallLog
 
 _MANY: Final = 8
@@ -89,10 +90,17 @@ class FastReplays(ReplaysState):
         if played:
             self._recordings.quiet.add(self)
 
-    def learn(self, call: Call, found: Found, done: Done | None = None) -> None:
+    def keeper(self, node: Node) -> Callable[[Sequence[Storage]], object]:
+        """Return what keeps new storages of a recording's outputs, if anything does."""
+        known = (fast.keep for fast in self._ready if fast.node is node)
+        return next(known, bool)
+
+    def learn(
+        self, call: Call, found: Found, values: Sequence[Any] | None = None
+    ) -> None:
         """Remember a call that was replayed; if that is due, have C play those like it.
 
-        ``done`` is what it gave, where it had no eager regions.
+        ``values`` are what it bound, where it had no eager regions.
         """
         last_call, integration = self.last_call, self._recordings.integration
         node = found.node
@@ -128,9 +136,9 @@ class FastReplays(ReplaysState):
                 # Those that copy outputs out come last, as in Specialization.add.
                 self._ready = tuple(sorted(ready, key=lambda e: bool(e.node.ferries)))
         armed = False
-        if known is not None and done is not None:
-            arrays, slots = known.last_call.arrays(call.leaves), self._cache.bound[node]
-            armed = known.arm(arrays, found.ambient.arrays, done, slots)
+        if known is not None and values is not None:
+            arrays = known.last_call.arrays(call.leaves)
+            armed = known.arm(arrays, values, self._cache.bound[node])
         if armed or last_call is not None:
             self._list()
 

@@ -5,7 +5,7 @@ Everything that may fail comes before the commit, which only assigns.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from sapwood.driver.streams import Stream
@@ -34,10 +34,12 @@ def replay(
     given: Arrays,
     ambient: Arrays,
     carried: Sequence[Storage] = (),
+    keep: Callable[[Sequence[Storage]], object] = bool,
 ) -> Done:
     """Replay a node on a call; ``carried`` are storages of the parts before it.
 
-    Raises `DriverError` or `OutOfMemory`, and then nothing of it counts as done.
+    The new ones are given to ``keep``, before there are arrays over them. Raises
+    `DriverError` or `OutOfMemory`, and then nothing of it counts as done.
     """
     device = recordings.device
     stream = device.stream()
@@ -47,7 +49,9 @@ def replay(
     launch(node, lows, stream)
     device.pages.writes += node.writes
     copy_out(recordings, node, escaped, stream)
-    return _commit(recordings, node, given, ambient, stream, escaped, carried)
+    leased = lease_outputs(recordings, node, escaped)
+    keep(leased)
+    return _commit(recordings, node, given, ambient, stream, escaped, leased, carried)
 
 
 def prepare(
@@ -121,12 +125,13 @@ def _commit(
     ambient: Arrays,
     stream: Stream,
     escaped: Mapping[int, Storage],
+    leased: Sequence[Storage],
     carried: Sequence[Storage],
 ) -> Done:
-    leased = iter(lease_outputs(recordings, node, escaped))
     for storage in escaped.values():
         recordings.leases.begin_loose(storage)
-    storages = [escaped.get(k) or next(leased) for k in range(len(node.output_masks))]
+    rest = iter(leased)
+    storages = [escaped.get(k) or next(rest) for k in range(len(node.output_masks))]
     for storage in storages:
         storage.writer = stream
     node.hits += 1

@@ -56,7 +56,8 @@ class Making:
         If it ``learns``, C may play calls like this one from now on.
         """
         node, ambient = found
-        done = replay(self.recordings, node, call.given, ambient)
+        keep = self.fast_replays.keeper(node) if learns else bool
+        done = replay(self.recordings, node, call.given, ambient, keep=keep)
         self.call_log.tally["copied_bytes"] += node.copied_bytes
         self.call_log.escaped(node)
         if done.values:
@@ -64,7 +65,7 @@ class Making:
             write(slots, done.values, self.parameters, call.args, call.kwargs)
             expect(node, slots, done.values)
         if learns:
-            self.fast_replays.learn(call, found, done)
+            self.fast_replays.learn(call, found, done.values)
         return done.result
 
     def replay_or_skip(
