@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 
 import sapwood as sw
-from sapwood.tree.replay.fast_replay import FastReplay
+from sapwood.tree.run.runner import Runner
 from tests.support.threads import in_threads
 
 torch = pytest.importorskip("torch")
@@ -294,9 +294,9 @@ def test_gradients_that_the_program_replaces(rt, same):
 
 def test_random_numbers_are_drawn_anew_by_replays_in_c(monkeypatch):
     """A graph that draws is launched by torch alone, which moves its generator on."""
-    played, play = [], FastReplay.play
+    decided, inner = [], Runner._decided
     monkeypatch.setattr(
-        FastReplay, "play", lambda *call: (played.append(1), play(*call))[1]
+        Runner, "_decided", lambda *call: (decided.append(1), inner(*call))[1]
     )
     x = torch.ones(64).cuda()
     with sw.Runtime(device="cuda:0", arrays="torch") as rt:
@@ -306,4 +306,4 @@ def test_random_numbers_are_drawn_anew_by_replays_in_c(monkeypatch):
     torch.manual_seed(3)
     assert found == [nn.functional.dropout(x * 2).tolist() for _ in range(60)]
     assert len({*map(tuple, found)}) == 60
-    assert len(played) < 30
+    assert len(decided) < 30

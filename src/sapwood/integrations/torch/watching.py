@@ -64,6 +64,11 @@ _FLATTENS: Final = (
     "flatten_parameters() gives the weights other memory in each call",
     "Call it once, outside the graphed function: the weights stay flat",
 )
+_EIGH: Final = (
+    "cuSOLVER cannot compute eigenvalues (linalg.eigh) in a capture",
+    "Call it outside the graphed function, or in a function marked with @sw.eager",
+)
+_COMPOSITE: Final = torch._C.DispatchKey.CompositeImplicitAutograd
 _aten: Final[Any] = torch.ops.aten
 _C: Final[Any] = torch._C
 _NOT_ITSELF: Final = torch.Tensor.__torch_dispatch__
@@ -256,7 +261,9 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         op = operation_of(func)
         if op.composite:
             with _with_views(), self._again():
-                return func.decompose(*args, **given)
+                # Not `decompose`: of some, torch has another form in Python besides,
+                # which gives other bits, and draws other numbers.
+                return func._op_dk(_COMPOSITE, *args, **given)
         if op.packet is _aten.record_stream:
             # It computes nothing, and tells whose memory it is to those who ask.
             return func(*args, **given)
@@ -351,6 +358,9 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
             self._refused("host data enters the device (torch.tensor)", _DATA)
         elif here and op.packet is _aten._cudnn_rnn_flatten_weight:
             self._refused(*_FLATTENS)
+        elif here and op.packet is _aten._linalg_eigh:
+            # It fails there, and once more in the next call of anybody's.
+            self._refused(*_EIGH)
         elif op.copies:
             self._refuse_copy(op.packet, args, given)
         generator = given.get("generator") if given else None
