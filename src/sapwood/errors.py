@@ -23,6 +23,8 @@ Every error has fields, survives pickling, and ends with what to do.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 from sapwood.units import size_text
@@ -52,6 +54,15 @@ def _rebuild(
 
 class MisuseError(SapwoodError):
     """A wrong argument, a closed object, a kind of function that cannot be graphed."""
+
+
+@contextmanager
+def misuse_of_file(what: str, remedy: str) -> Iterator[None]:
+    """Raise `MisuseError` for an `OSError` inside: ``what``, why, and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise MisuseError(f"{what}: {error.strerror or error}. {remedy}") from error
 
 
 class StaleOutput(MisuseError):

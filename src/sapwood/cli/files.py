@@ -12,7 +12,7 @@ import numpy as np
 
 import sapwood as sw
 from sapwood import knobs
-from sapwood.errors import MisuseError, StoreError
+from sapwood.errors import MisuseError, StoreError, misuse_of_file
 from sapwood.persist.bundle import Saved
 from sapwood.runtime.files import Loaded
 from sapwood.tree.nests.plain import from_json, from_text
@@ -117,10 +117,8 @@ def _split(inputs: Sequence[str]) -> tuple[dict[str, Any], list[Any]]:
 
 def _read(path: str) -> Any:
     try:
-        found = np.load(path, allow_pickle=False)
-    except OSError as error:
-        why = error.strerror or error
-        raise MisuseError(f"{path} cannot be read: {why}. Name a .npy file") from error
+        with misuse_of_file(f"{path} cannot be read", "Name a .npy file"):
+            found = np.load(path, allow_pickle=False)
     except (EOFError, ValueError) as error:
         raise MisuseError(
             f"{path} is no array in a .npy file. Write one, with numpy.save"

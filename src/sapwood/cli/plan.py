@@ -21,7 +21,7 @@ from sapwood import knobs
 from sapwood.allocator import planner
 from sapwood.allocator.lifetimes import OFFSET, Lifetimes, parse_lifetimes
 from sapwood.allocator.planner import Plan
-from sapwood.errors import InternalError, MisuseError
+from sapwood.errors import InternalError, MisuseError, misuse_of_file
 from sapwood.graphs.whole import replace_file
 from sapwood.units import size_text
 
@@ -46,7 +46,9 @@ def plan(
     `MisuseError` for what cannot be read, written or planned.
     """
     most = None if capacity is None else knobs.limit("--capacity", capacity, "1 B")
-    table = parse_lifetimes(path, _read(path))
+    with misuse_of_file(f"{path} cannot be read", "Name a CSV file of lifetimes"):
+        data = Path(path).read_bytes()
+    table = parse_lifetimes(path, data)
     target = None if output is None else _target(path, output, table)
     with _watching(path) as watch:
         made = planner.plan(
@@ -117,15 +119,6 @@ def _watching(path: str) -> Iterator[_Watch]:
             signal.signal(signal.SIGINT, before)
 
 
-def _read(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise MisuseError(
-            f"{path} cannot be read: {error.strerror}. Name a CSV file of lifetimes"
-        ) from error
-
-
 def _target(path: str, output: str, table: Lifetimes) -> Path:
     """Return the file to write, once it is sure that it may be written there."""
     try:
@@ -161,15 +154,11 @@ def _real(target: Path) -> Path:
 
 def _write(target: Path, text: str) -> None:
     """Write a file whole, or leave what was there; pipes and devices are written to."""
-    try:
+    with misuse_of_file(f"{target} cannot be written", "Name another file with -o"):
         if target.exists() and not target.is_file():
             target.write_text(text, encoding="utf-8", newline="")
         else:
             replace_file(target, text.encode())
-    except OSError as error:
-        raise MisuseError(
-            f"{target} cannot be written: {error.strerror}. Name another file with -o"
-        ) from error
 
 
 def _plain(

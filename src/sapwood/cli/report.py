@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sapwood.errors import MisuseError
+from sapwood.errors import MisuseError, misuse_of_file
 from sapwood.units import size_text
 
 
@@ -31,12 +31,9 @@ def report(snapshot_path: str, out_path: str | None = None) -> int:
 def _read(source: Path) -> Any:
     remedy = "Write one with json.dump(rt.snapshot(), file)"
     try:
-        text = source.read_text(encoding="utf-8")
+        with misuse_of_file(f"{source} cannot be read", remedy):
+            text = source.read_text(encoding="utf-8")
         return json.loads(text, parse_constant=_refuse_constant)
-    except OSError as error:
-        raise MisuseError(
-            f"{source} cannot be read: {error.strerror}. {remedy}"
-        ) from error
     except (ValueError, RecursionError) as error:
         raise MisuseError(f"{source} is no JSON: {error}. {remedy}") from error
 

@@ -16,7 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from sapwood.errors import MisuseError
+from sapwood.errors import misuse_of_file
 from sapwood.graphs.whole import replace_file
 from sapwood.view.schema import validate
 
@@ -42,13 +42,9 @@ def report(snapshot: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """
     page = render(snapshot).encode()
     target = Path(path)
-    try:
+    remedy = "Give a file in a directory that exists and that you may write to"
+    with misuse_of_file(f"the report cannot be written to {target}", remedy):
         replace_file(target, page)
-    except OSError as error:
-        raise MisuseError(
-            f"the report cannot be written to {target}: {error.strerror}. Give a file "
-            "in a directory that exists and that you may write to"
-        ) from error
 
 
 def render(snapshot: Mapping[str, Any]) -> str:

@@ -245,10 +245,6 @@ class Bin:
             if block.size >= need:
                 yield block
 
-    def large_blocks(self, least: int) -> Iterator[Block]:
-        """Yield the free blocks of at least ``least`` bytes, the largest first."""
-        yield from reversed(self.free[bisect_left(self.sizes, least) : -1])
-
     # What a hit does. Nothing is called from where state changes first, so that an
     # interrupt, which comes where something is called, leaves all as it was.
 

@@ -197,7 +197,7 @@ def _spare_extents(
     state: State, bins: Iterable[Bin], within: range, *, classic: bool
 ) -> Iterator[Donor]:
     """Yield idle extents outside of a window, those of the largest blocks first."""
-    free = [b for bin_ in bins for b in bin_.large_blocks(state.page)]
+    free = [b for bin_ in bins for b in bin_.fits(state.page)]
     free.sort(key=lambda block: (-block.size, block.address))
     for block in free:
         if classic or block.segment.expandable:

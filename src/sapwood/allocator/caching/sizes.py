@@ -28,20 +28,12 @@ _LARGE_ROUNDING: Final = 2 << 20
 def rounded(size: int, steps: int) -> Size:
     """Return the size of the block for a request of ``size`` bytes, above 0.
 
-    ``steps`` are the settings' divisions for it.
+    ``steps`` are the settings' divisions for it: 0 or a power of two.
     """
     if steps > 1 and size > GRAIN * steps:
-        return Size(_divided(size, steps))
+        # A step is a part of the power of two below, and at least a grain.
+        return Size(align_up(size, (1 << (size.bit_length() - 1)) // steps))
     return Size(align_up(size, GRAIN))
-
-
-def _divided(size: int, steps: int) -> int:
-    power = 1 << (size.bit_length() - 1)
-    if size == power:
-        return size
-    # Fewer bytes than steps: there is nothing between the powers of two.
-    step = power // steps
-    return align_up(size, step) if step else power * 2
 
 
 def class_of(need: int) -> SizeClass:

@@ -213,7 +213,6 @@ def _merged(one: Block, other: Block) -> Block:
     first.behind = second.behind
     if second.behind is not None:
         second.behind.before = first
-    first.free = True
     return first
 
 

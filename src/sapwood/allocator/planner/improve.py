@@ -184,7 +184,8 @@ class Mend:
 class Improver:
     """The best plan so far of an exact instance with buffers, and its height in bytes.
 
-    Few buffers are both mended and searched, for about as long; many only mended.
+    Few buffers are both mended and searched, for about as long; many only mended. The
+    plan is written to ``begins``, in place.
     """
 
     def __init__(self, instance: Instance, begins: Wholes, seed: int) -> None:
@@ -202,7 +203,7 @@ class Improver:
     def step(self, effort: Effort) -> None:
         """Try once to get lower."""
         tool = min(self._tools, key=lambda each: each.work)
-        self.begins = tool.improve(self.begins, effort)
+        self.begins[:] = tool.improve(self.begins, effort)
         self.height = self._instance.height(self.begins)
 
 
@@ -214,11 +215,9 @@ def improve(instance: Instance, begins: Wholes, effort: Effort, seed: int) -> Wh
     """
     best = begins.copy()
     parts = [
-        (start, Improver(part, begins[start : start + part.count], seed))
+        Improver(part, best[start : start + part.count], seed)
         for start, part in instance.parts()
     ]
-    while effort.step(max(part.height for _, part in parts)):
-        start, part = max(parts, key=lambda each: each[1].height)
-        part.step(effort)
-        best[start : start + len(part.begins)] = part.begins
+    while effort.step(max(part.height for part in parts)):
+        max(parts, key=lambda each: each.height).step(effort)
     return best

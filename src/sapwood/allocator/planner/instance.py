@@ -82,10 +82,9 @@ class Instance:
     def parts(self) -> list[tuple[int, Instance]]:
         """Return what it falls apart into where no buffer is in use, in order.
 
-        Each comes with its first buffer. Its ``numbers`` are those within the part.
+        Each comes with its first buffer, and there is one. Its ``numbers`` are those
+        within the part.
         """
-        if not self.count:
-            return []
         over = np.maximum.accumulate(self.upper)[:-1]
         cuts = np.flatnonzero(self.lower[1:] >= over) + 1
         bounds = [0, *cuts.tolist(), self.count]

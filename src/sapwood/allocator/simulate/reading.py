@@ -14,7 +14,7 @@ from sapwood.allocator.caching.export import snapshot
 from sapwood.allocator.caching.export.torch_snapshot import loads_torch
 from sapwood.allocator.caching.picture import Picture
 from sapwood.allocator.simulate.trace import Buffer, Trace
-from sapwood.errors import MisuseError
+from sapwood.errors import MisuseError, misuse_of_file
 from sapwood.units import Size
 
 
@@ -135,12 +135,8 @@ def read_trace(path: str | Path, device: int | None = None) -> Trace:
     is chosen in a file that does not tell them apart.
     """
     source = Path(path)
-    try:
+    with misuse_of_file(f"{source} cannot be read", "Name a file with a trace"):
         data = source.read_bytes()
-    except OSError as error:
-        raise MisuseError(
-            f"{source} cannot be read: {error.strerror}. Name a file with a trace"
-        ) from error
     if data.startswith(_PICKLE):
         return from_picture(source.stem, loads_torch(data, device))
     if device is not None:

@@ -32,11 +32,8 @@ class Classic(Shelved):
         rounded = round_up(size, self.settings)
         small = is_small(rounded)
         shelf = self._shelves[small, stream]
-        piece = self._fit(shelf, rounded)
-        if piece is None:
-            piece = self._grow(shelf, rounded)
-        else:
-            shelf.take(piece)
+        piece = self._fit(shelf, rounded) or self._grow(shelf, rounded)
+        shelf.take(piece)
         limit = self.settings.max_split_size
         splits = small or limit is None or rounded < limit
         if splits and piece.size - rounded >= _LEAST_REST[small]:
@@ -64,7 +61,7 @@ class Classic(Shelved):
         self.calls["malloc"] += 1
         piece = Piece(self._next, size, shelf)
         self._next += align_up(size, GRANULE) + GRANULE
-        return piece
+        return shelf.settle(piece)
 
     def _segment_size(self, rounded: int) -> int:
         if is_small(rounded):

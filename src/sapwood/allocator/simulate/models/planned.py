@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from operator import add
 from typing import Final
 
 from sapwood.allocator import planner
@@ -25,24 +24,21 @@ class Planned(Model):
 
     def __init__(self, trace: Trace, settings: Settings, total: int) -> None:
         super().__init__(settings, total)
-        served = [trace.buffers[step] for step in trace.steps if step >= 0]
-        sizes = [Size(round_up(buffer.size, settings)) for buffer in served]
+        served = (trace.buffers[step] for step in trace.steps if step >= 0)
         buffers = [
-            planner.Buffer(buffer.lower, buffer.upper, size)
-            for buffer, size in zip(served, sizes, strict=True)
+            planner.Buffer(b.lower, b.upper, Size(round_up(b.size, settings)))
+            for b in served
         ]
-        made = planner.plan(buffers, seconds=math.inf, steps=_STEPS)
-        self._offsets = made.offsets
-        self._height = max(map(add, self._offsets, sizes), default=0)
+        self._plan = planner.plan(buffers, seconds=math.inf, steps=_STEPS)
         self._served = 0
 
     def allocate(self, size: int, stream: int) -> int:
         """Return the next request's offset."""
         del size, stream
         if not self.reserved:
-            self.take(self._height)
+            self.take(self._plan.height)
             self.calls["malloc"] += 1
-        offset = self._offsets[self._served % len(self._offsets)]
+        offset = self._plan.offsets[self._served % len(self._plan.offsets)]
         self._served += 1
         return offset
 

@@ -29,13 +29,10 @@ class BestFit(Shelved):
         """Return the address of what fits, or grow the range."""
         del stream
         rounded = round_up(size, self.settings)
-        piece = self._fit(rounded)
-        if piece is None:
-            piece = self._grow(rounded)
-        else:
-            self._shelf.take(piece)
-            if piece.size > rounded:
-                self._shelf.put(piece.split(rounded))
+        piece = self._fit(rounded) or self._grow(rounded)
+        self._shelf.take(piece)
+        if piece.size > rounded:
+            self._shelf.put(piece.split(rounded))
         self._live[piece.address] = piece
         return piece.address
 
@@ -43,17 +40,13 @@ class BestFit(Shelved):
         return next(self._shelf.from_size(size), None)
 
     def _grow(self, size: int) -> Piece:
+        """Return a free piece at the end, which had less than ``size`` bytes."""
         piece, last = self._rest, self._rest.before
         self.calls["grow"] += 1
-        if last is None or not last.free:
-            self.take(size)
-            self._rest = piece.split(size)
-            return piece
-        self.take(size - last.size)
-        self._rest = piece.split(size - last.size)
-        self._shelf.take(last)
-        last.absorb(piece)
-        return last
+        lacking = size - last.size if last is not None and last.free else size
+        self.take(lacking)
+        self._rest = piece.split(lacking)
+        return self._shelf.settle(piece)
 
 
 class FirstFit(BestFit):
