@@ -149,12 +149,6 @@ SURVEY_MUTANTS: Final = (
 
 WHICH_MUTANTS: Final = (
     mutant("asked of no recording", Ambient.are_those, "not (which or nests)", "True"),
-    mutant(
-        "asked of no fast replay",
-        FastReplay._are_those,
-        "not which",
-        "True",
-    ),
     mutant("keys left out", Survey.which, "*walk.array_keys()", "*()"),
     mutant("slots left out", Survey.which, "*self.arrays(), *", "*(), *"),
     mutant("asked for never", Survey.which, "not walk.reach.compares", "True"),
