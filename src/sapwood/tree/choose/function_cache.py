@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sapwood.memory.pages import Extent, Pages
+from sapwood.memory.pages import Extent
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.miss import Miss, Why
@@ -15,6 +15,7 @@ from sapwood.tree.call.roles import History
 from sapwood.tree.call.signature import NONE, Arrays, Call
 from sapwood.tree.choose.admit import explain, rejects
 from sapwood.tree.choose.decide import Action, Step
+from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import AmbientKey, Slot
 from sapwood.tree.node.node import Node
@@ -50,8 +51,9 @@ class FunctionCache:
     many sets of ambient values of each.
     """
 
-    def __init__(self, integration: Integration, pages: Pages, *, limit: int) -> None:
-        self.integration, self.pages, self.limit = integration, pages, limit
+    def __init__(self, recordings: Recordings, *, limit: int) -> None:
+        self.integration, self.limit = recordings.integration, limit
+        self.pages, self.rest = recordings.device.pages, recordings.rest
         self.groups: OrderedDict[Hashable, list[Specialization]] = OrderedDict()
         self.nodes: dict[Node, tuple[Hashable, Specialization]] = {}
         self.bound: dict[Node, tuple[Slot, ...]] = {}
@@ -88,6 +90,7 @@ class FunctionCache:
                     ambient = ambient_arrays(node, self.integration)
                 why: Why | None = Why.AMBIENT
                 if ambient is not None:
+                    self.rest(node.clobbers)
                     why = rejects(node, self.pages.live, given, ambient)
                     which = given.arrays, call.nests, node.which, node.nests
                     if why is None and not asked.are_those(*which):

@@ -266,6 +266,12 @@ class Recordings(RecordingsState):
                 release(each.let_go)
             self._capture_stream = None
 
+    def rest(self, clobbers: Mask) -> None:
+        """Have what fast replays keep hold none of these pages, while nobody has it."""
+        for each in tuple(self.kept):
+            if each.own & clobbers:
+                each.rest()
+
     def _let_go(self) -> None:
         """Have all fast replays let go of the storages that they keep."""
         while self.kept:

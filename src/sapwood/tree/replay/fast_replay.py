@@ -86,6 +86,8 @@ class FastReplay(ReplayState):
         plain = {*map(type, (*node.outputs.leaves, *node.outputs.bound))} <= _PLAIN
         if not plain or node.chain or node.revokes or (node.which and last_call.again):
             return None
+        if isinstance(last_call.probe, LayoutProbe):
+            return None  # there is no such thing in C
         made = cls(recordings, node, ambient, last_call)
         if before is not None:
             made.patience = min(2 * before.patience, _PATIENCE_AT_MOST)
@@ -114,13 +116,10 @@ class FastReplay(ReplayState):
         What others keep for their next replay gives way, while nobody has it.
         """
         recordings, clobbers = self.recordings, self.node.clobbers
-        for other in tuple(recordings.kept):
-            if other is not self and other.own & clobbers:
-                other.rest()
-        own = self.own if self.kept and not self.rests else 0
-        if recordings.device.pages.live & clobbers & ~own:
+        recordings.rest(clobbers)
+        if recordings.device.pages.live & clobbers:
             return False
-        if self.rests and self.kept is not None:
+        if self.kept is not None:
             recordings.leases.wake(self.kept.storages)
             self.rests = False
         return True
@@ -133,11 +132,12 @@ class FastReplay(ReplayState):
         ``arrays`` are the call's, ``values`` those that were bound to ``slots``. C is
         told the state as it is now. If that changes often, C is told ever more seldom.
         """
-        self._rest -= 1
-        if self._rest > 0 or (self.node.ferries and not self.copies()):
+        gives = self.program.made or self.program.flown
+        if (gives and self.kept is None) or (self.node.ferries and not self.copies()):
             return False
-        if isinstance(self.last_call.probe, LayoutProbe):
-            return False  # nor is there one in C
+        self._rest -= 1
+        if self._rest > 0:
+            return False
         program = self.node.ambient.program
         found = program.read()
         if found is None:

@@ -67,11 +67,11 @@ class Eagerly:
         recordings: Recordings,
     ) -> None:
         self.target, self.options, self.recordings = target, options, recordings
-        integration, pages = recordings.integration, recordings.device.pages
+        integration = recordings.integration
         self._is_array = integration.is_array
         self.parameters = Parameters(target(), options.name)
         limit = max(1024, 4 * options.max_recordings)
-        self.cache = FunctionCache(integration, pages, limit=limit)
+        self.cache = FunctionCache(recordings, limit=limit)
         self.skips = Skips(options, recordings, self.cache.nodes, target)
         self.call_log = CallLog(options.name, self.parameters, recordings, self.skips)
         self.surveyor = Surveyor(target, integration)

@@ -149,8 +149,6 @@ class Runner:
             device.check_open(f"the runtime of {self.options.name}")
         if device.returns:
             device.returns.drain_dropped()
-        for each in tuple(recordings.kept):
-            each.rest()
         if recordings.quiet:
             recordings.settle()
         if recordings.before_call is not None:
