@@ -69,10 +69,7 @@ class Lent(NamedTuple):
 
 
 class Exec:
-    """An instantiated graph, owned; made by `instantiate`.
-
-    ``aims`` counts how often it was aimed anew.
-    """
+    """An instantiated graph, owned; made by `instantiate`."""
 
     def __init__(
         self,
@@ -86,14 +83,12 @@ class Exec:
         self._places = [*addresses]
         self._moved: set[int] = set()
         self._lent: Lent | None = None
-        self.aims = 0
 
     def aim(self, symbol: int, address: Addr) -> None:
         """Make further launches find a staged place at ``address``."""
         if self._places[symbol] != address:
             self._places[symbol] = address
             self._moved.add(symbol)
-            self.aims += 1
 
     def launch(self, stream: StreamHandle) -> None:
         """Run all ops, in stream order, on the places that it is aimed at.

@@ -100,6 +100,7 @@ class FastReplay(ReplayState):
 
     def let_go(self) -> None:
         """Give up the kept storages; those with arrays live as long as the arrays."""
+        self.recordings.kept.pop(self, None)
         self.kept, self.rests = None, False
         self.epoch += 1
 

@@ -48,7 +48,7 @@ class FastReplays(ReplaysState):
         self.last_call: LastCall | None = None
         self._latest: Specialization | None = None
         self._ready: tuple[FastReplay, ...] = ()
-        self.players, self.skips, self._counts = (), call_log.skips, False
+        self.players, self.skips = (), call_log.skips
 
     def play(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
         """Return the result of a replay in C, alone; None where none fits.
@@ -86,7 +86,6 @@ class FastReplays(ReplaysState):
     def _list(self) -> None:
         played = [fast for fast in self._ready if fast.compiled is not None]
         self.players = tuple(fast.compiled for fast in played if fast.last_call.flat)
-        self._counts = bool(played)
         if played:
             self._recordings.quiet.add(self)
 
