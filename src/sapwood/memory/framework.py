@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Self
 from weakref import WeakValueDictionary
@@ -106,6 +106,14 @@ class Framework:
         """
         del layout, address, size, room
         return None
+
+    def forms(self, arrays: Sequence[Any]) -> list[Callable[[Any], object]]:
+        """Return, of each array, what gives one the looks and memory that this has now.
+
+        None of them where no array can be given others in place.
+        """
+        del arrays
+        return []
 
     def remembered(self) -> Iterable[object]:
         """Return what the framework has kept for calls to come, that ops may use.

@@ -165,10 +165,6 @@ class CupyIntegration(Integration):
             )
         return self._foreign.storage(memory, end, self.device.returns)
 
-    def forms(self, arrays: Sequence[Any]) -> list[Callable[[Any], object]]:
-        """Return what gives an array the shape of these: no more can change."""
-        return [partial(_set_shape, shape=each.shape) for each in arrays]
-
     def make(self, layout: Layout, storage: Storage, address: Addr) -> Any:
         """Return an array of that layout."""
         at = pointer(storage, address, self.place)
@@ -176,7 +172,3 @@ class CupyIntegration(Integration):
         if layout.kind < len(KINDS):
             return KINDS[layout.kind](*what)
         return tensors().tensor_of(cupy.ndarray(*what))
-
-
-def _set_shape(array: Any, shape: tuple[int, ...]) -> None:
-    array.shape = shape

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial, wraps
 from itertools import accumulate
@@ -121,6 +121,10 @@ class CupyFramework(GuestFramework):
         packed = array.nbytes and strides in (rows, columns[::-1])
         return partial(_copied, array, room) if packed else None
 
+    def forms(self, arrays: Sequence[Any]) -> list[Callable[[Any], object]]:
+        """Return what gives an array the shape of these: no more can change."""
+        return [partial(_set_shape, shape=each.shape) for each in arrays]
+
     def default(self, driver: Driver, dropped: Queue) -> Stream:
         """Return CuPy's default stream."""
         return self.adopt(self._null, "default", driver, dropped)
@@ -219,6 +223,10 @@ def _packed(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     """Return the strides of a packed array, its last dimension innermost."""
     inner = (max(n, 1) for n in shape[:0:-1])
     return tuple(accumulate(inner, mul, initial=itemsize))[::-1][: len(shape)]
+
+
+def _set_shape(array: Any, shape: tuple[int, ...]) -> None:
+    array.shape = shape
 
 
 def _copied(array: Any, room: Callable[[], bool]) -> Any:

@@ -123,10 +123,6 @@ class TorchIntegration(Integration):
                 self.look(array).checked()
             return None
 
-    def forms(self, arrays: Sequence[Any]) -> list[Callable[[Any], object]]:
-        """Return what gives a tensor the shape, strides and storage of these."""
-        return [partial(_set_data, data=each.data) for each in arrays]
-
     def make(self, layout: Layout, storage: Storage, address: Addr) -> Any:
         """Return a tensor of that layout, which requires grad if it is a leaf."""
         offset = address - storage.address
@@ -173,10 +169,6 @@ class TorchIntegration(Integration):
             return None
         first = self._over(layout, theirs, offset)
         return partial(_tensor_like, first, layout.shape, layout.strides, 0)
-
-
-def _set_data(tensor: Any, data: Any) -> None:
-    tensor.data = data
 
 
 def _finished(tensor: Any, layout: Layout) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Final
@@ -66,6 +66,10 @@ def _is_dense(layout: Layout) -> bool:
     return bool(torch.empty_like(like).stride() == layout.strides)
 
 
+def _set_data(tensor: Any, data: Any) -> None:
+    tensor.data = data
+
+
 def _cloned(tensor: Any, room: Callable[[], bool]) -> Any:
     """Return a clone; where there is no memory, some is made."""
     while True:
@@ -114,6 +118,10 @@ class TorchFramework(GuestFramework):
             address, self.place, size
         )
         return partial(_cloned, tensor_over(*layout[:3], theirs), room)
+
+    def forms(self, arrays: Sequence[Any]) -> list[Callable[[Any], object]]:
+        """Return what gives a tensor the shape, strides and storage of these."""
+        return [partial(_set_data, data=each.data) for each in arrays]
 
     def default(self, driver: Driver, dropped: Queue) -> Stream:
         """Return torch's default stream."""

@@ -249,14 +249,6 @@ class Integration(Protocol):
         ]
         return Kept(storages, storages, makers, [k for k, *_ in arrays])
 
-    def forms(self, arrays: Sequence[Array]) -> list[Callable[[Array], object]]:
-        """Return, of each array, what gives one the looks and memory that this has now.
-
-        None of them where no array can be given others in place.
-        """
-        del arrays
-        return []
-
     def is_bare(self, array: Array) -> bool:
         """Return whether an array is no more than its bytes, and how they are viewed.
 

@@ -72,11 +72,16 @@ class Left:
 
 
 Form: TypeAlias = Callable[[Array], object]
-"""Gives an array certain looks and memory, in place: see `Integration.forms`."""
+"""Gives an array certain looks and memory, in place: see `Framework.forms`."""
 
 
 def _lie_as(
-    form: Form, array: Array, then: Look, integration: Integration, own: Own
+    form: Form,
+    array: Array,
+    then: Look,
+    integration: Integration,
+    forms: Callable[[Sequence[Array]], Sequence[Form]],
+    own: Own,
 ) -> None:
     """Have an array lie as a region left it, and the function's own for it.
 
@@ -89,7 +94,7 @@ def _lie_as(
     here, now = integration.look(mine), integration.look(array)
     if now.storage is then.storage:
         moved = here.address - then.address
-        (form,) = integration.forms([moved_by(moved, array, here.storage, integration)])
+        (form,) = forms([moved_by(moved, array, here.storage, integration)])
     form(mine)
 
 
@@ -230,7 +235,7 @@ class Begun:
 
     def _lie(self, arrays: Sequence[Array]) -> list[tuple[Array, Look, Form]]:
         """Return arrays, how they lie, and what has one lie so again."""
-        forms = self._integration.forms(arrays)  # none, maybe
+        forms = self._device.framework.forms(arrays)  # none, maybe
         looks = map(self._integration.look, arrays)
         return [*zip(arrays, looks, forms, strict=False)]
 
@@ -239,13 +244,16 @@ class Begun:
 
         What puts back how a region left them is added to its edits.
         """
-        integration, right = self._integration, True
+        integration, forms_of = self._integration, self._device.framework.forms
+        right = True
         for k, forms in reversed([*enumerate(self._forms)]):
             for array, then, form in forms:
                 if integration.look(array) == then:
                     continue
-                (now,) = integration.forms([array])
-                edits[k].append(partial(_lie_as, now, array, then, integration))
+                (now,) = forms_of([array])
+                edits[k].append(
+                    partial(_lie_as, now, array, then, integration, forms_of)
+                )
                 with suppress(AttributeError, RuntimeError, ValueError):
                     form(array)  # which a framework may refuse
                 right &= integration.look(array) == then
