@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 TORCH: Final = "torch"
-"""Torch's tensors on CUDA, behind all layers: Python plays fast replays."""
+"""Torch's tensors on CUDA, behind all layers: each call is decided."""
 
 TORCH_IN_C: Final = "torch, in C"
 """Torch's tensors on CUDA, and nothing before the driver: C plays fast replays."""
@@ -98,7 +98,7 @@ def allocated() -> int:
 def hit(rig: Rig, f: Any, *args: Any) -> dict[str, int]:
     """Return the driver calls that one call makes, which must be a replay.
 
-    Layers stand before the driver here, so that replays are played in Python.
+    Layers stand before the driver here, so that each replay is decided.
     """
     before, memory, given = f.stats(), rig.runtime.memory_stats(), allocated()
     rig.recorded.reset()

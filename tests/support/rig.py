@@ -156,7 +156,7 @@ class Rig:
 
 
 def fast_replays_at_once(runtime: Runtime) -> None:
-    """Have recordings replayed as fast replays from their first replay on."""
+    """Have recordings played in C from their first replays on, where C can."""
     runtime._recordings.fast_from = 1
 
 

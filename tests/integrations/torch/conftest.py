@@ -90,7 +90,7 @@ class World:
 
 @pytest.fixture(params=["behind layers", "in C"])
 def played(request):
-    """Return a runtime of torch's tensors, whose fast replays Python or C plays.
+    """Return a runtime of torch's tensors, whose replays are decided, or played in C.
 
     C launches past all layers: where there are some, it plays none.
     """
