@@ -273,6 +273,30 @@ def test_calls_that_are_decided_leave_others_to_c(rig):
     assert rig.lending.launches > before + 20
 
 
+@pytest.mark.parametrize("beside", ["steps", "waits", "looks"])
+def test_what_looks_at_memory_leaves_it_to_c(rig, beside):
+    """Steps end what is held, and others ask who holds what: not what is kept."""
+    runtime = rig.runtime
+    f, x = runtime.graph(lambda x: (x * 2.0, x.sum())), runtime.array(np.ones(4))
+    held = []
+    for turn in range(90):
+        if beside == "steps":
+            with runtime.step(keep=held):
+                held = [f(x)[0]] if turn % 7 == 0 else held
+        elif beside == "waits":
+            runtime.synchronize()
+        else:
+            assert runtime.memory_stats()["pages.live"] == 0
+        double, total = f(x)
+        assert np.asarray(double).tolist() == [2.0] * 4
+        assert float(total) == 4.0
+        assert all(np.asarray(each).tolist() == [2.0] * 4 for each in held)
+        del double, total
+        if turn == 60:
+            before = rig.lending.launches
+    assert rig.lending.launches > before + 15
+
+
 def test_two_streams_are_ordered_for_c(rig):
     """Other arrays in each call, some of which another stream has written last."""
     runtime = rig.runtime

@@ -28,24 +28,24 @@ class Returns:
         self.append: Callable[[Item], None] = self.waiting.append
         self._after: Callable[[], object] = bool
         self._draining = False
-        self.let_go: Callable[[], object] = bool
+        self.settle: Callable[[], object] = bool
 
     def __bool__(self) -> bool:
         return bool(self.waiting)
 
     def drain(self) -> None:
-        """Give everything back, kept storages of outputs too; called under the lock.
+        """Give everything back, and the pages of kept outputs; called under the lock.
 
         A driver error is raised when all items are done: the call that reported it has
         done its work, as releases do.
         """
         if self._draining:
             return  # a finaliser that ran inside: its items are next all the same
-        self.let_go()
+        self.settle()
         self.drain_dropped()
 
     def drain_dropped(self) -> None:
-        """Give back what finalisers have put here, and let go of nothing else."""
+        """Give back what finalisers have put here, and nothing else."""
         if self._draining or not self.waiting:
             return
         self._draining = True

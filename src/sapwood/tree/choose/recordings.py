@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Literal, Protocol
 
 from sapwood._fast.state import RecordingsState
@@ -102,7 +103,7 @@ class Recordings(RecordingsState):
         self._capture_stream: Stream | None = None
         self.kept: dict[Keeper, None] = {}
         self.fast_from = 4
-        device.returns.let_go = self._let_go
+        device.returns.settle = partial(self.rest, Mask(-1))
         device.pages.reclaim, device.pages.evict = self._reclaim, self._evict_anywhere
         _forests.add(self)
         device.pages.holders = self._holders

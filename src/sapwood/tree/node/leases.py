@@ -85,8 +85,9 @@ class Leases:
         return {storage.address: storage for storage in self._storages()}
 
     def _storages(self) -> list[Storage]:
-        held = [lease.storage() for lease in self._held if lease.storage is not None]
-        return [storage for storage in held if storage is not None]
+        held = (each for each in self._held if not each.rests)
+        found = [each.storage() for each in held if each.storage is not None]
+        return [storage for storage in found if storage is not None]
 
     def end(self, lease: Lease, streams: tuple[Stream, ...]) -> None:
         """End a lease that nobody holds any more, unless it was revoked before."""
