@@ -197,6 +197,18 @@ AGAIN_MUTANTS: Final = (
 
 C_MUTANTS: Final = (
     CMutant(
+        "others' order unseen",
+        "_fast/fits.h",
+        "r->loose |= !same && !is_alone(r);",
+        "",
+    ),
+    CMutant(
+        "pages that others have",
+        "_fast/fits.h",
+        "return woken == Py_True;",
+        "return 1;",
+    ),
+    CMutant(
         "strides not compared",
         "_fast/probe.h",
         "!memcmp(found->strides, seen->strides, size);",
@@ -205,14 +217,14 @@ C_MUTANTS: Final = (
     CMutant(
         "changes of order unseen",
         "_fast/fits.h",
-        "!is_free(r) || !is_order_same(r)",
-        "!is_free(r)",
+        "!r->loose && is_order_same(r) && stream",
+        "!r->loose && stream",
     ),
     CMutant(
         "one array passed twice",
         "_fast/fits.h",
-        "is_alone(r) && are_others(r, call)",
-        "is_alone(r)",
+        "are_others(r, call) && are_apart(r)",
+        "are_apart(r)",
     ),
     CMutant(
         "which array it is unasked",

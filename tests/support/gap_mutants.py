@@ -287,7 +287,7 @@ GAP_MUTANTS: Final = (
 )
 
 TRIED_MUTANTS: Final = (
-    mutant("regrouped arrays admitted", rejects, "if regrouped or (", "if ("),
+    mutant("regrouped arrays admitted", rejects, "if regrouped or ", "if "),
     mutant(
         "crossing counts stay",
         Leases.crossed,

@@ -35,7 +35,7 @@ MEMORY_MUTANTS: Final = (
     ),
     mutant(
         "lease released twice",
-        Leases.end,
+        Leases._leave,
         "self.pages.drop(lease.mask)",
         "self.pages.drop(lease.mask), self.pages.drop(lease.mask)",
     ),

@@ -80,7 +80,7 @@ TREE_MUTANTS: Final = (
     mutant("escape skipped", copy_out, "if size:", "if False:"),
     mutant(
         "read hazard dropped",
-        Leases.end,
+        Leases._leave,
         "self.pages.used(streams, lease.mask)",
         "self.pages.used((), lease.mask)",
     ),

@@ -49,7 +49,7 @@ def replay(
     launch(node, lows, stream)
     device.pages.writes += node.writes
     copy_out(recordings, node, escaped, stream)
-    leased = lease_outputs(recordings, node, escaped)
+    leased = _lease_outputs(recordings, node, escaped)
     keep(leased)
     return _commit(recordings, node, given, ambient, stream, escaped, leased, carried)
 
@@ -146,7 +146,7 @@ def _commit(
     return Done(result, values, storages)
 
 
-def lease_outputs(
+def _lease_outputs(
     recordings: Recordings, node: Node, escaped: Container[int]
 ) -> list[Storage]:
     """Return new storages of those outputs of a node that have not ``escaped``.
