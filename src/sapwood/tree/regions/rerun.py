@@ -75,29 +75,6 @@ Form: TypeAlias = Callable[[Array], object]
 """Gives an array certain looks and memory, in place: see `Framework.forms`."""
 
 
-def _lie_as(
-    form: Form,
-    array: Array,
-    then: Look,
-    integration: Integration,
-    forms: Callable[[Sequence[Array]], Sequence[Form]],
-    own: Own,
-) -> None:
-    """Have an array lie as a region left it, and the function's own for it.
-
-    The own one has memory of its own, where the region has given it no other.
-    """
-    form(array)
-    mine = own(array)
-    if mine is array:
-        return
-    here, now = integration.look(mine), integration.look(array)
-    if now.storage is then.storage:
-        moved = here.address - then.address
-        (form,) = forms([moved_by(moved, array, here.storage, integration)])
-    form(mine)
-
-
 def _can_be_filled(thing: Any, was: Items) -> bool:
     fillable = isinstance(thing, dict | list | deque) or has_attributes(thing)
     return fillable or are_same(contents_of(thing), was)
@@ -251,13 +228,27 @@ class Begun:
                 if integration.look(array) == then:
                     continue
                 (now,) = forms_of([array])
-                edits[k].append(
-                    partial(_lie_as, now, array, then, integration, forms_of)
-                )
+                edits[k].append(partial(self._lie_as, now, array, then))
                 with suppress(AttributeError, RuntimeError, ValueError):
                     form(array)  # which a framework may refuse
                 right &= integration.look(array) == then
         return right
+
+    def _lie_as(self, form: Form, array: Array, then: Look, own: Own) -> None:
+        """Have an array lie as a region left it, and the function's own for it.
+
+        The own one has memory of its own, where the region has given it no other.
+        """
+        form(array)
+        mine, integration = own(array), self._integration
+        if mine is array:
+            return
+        here, now = integration.look(mine), integration.look(array)
+        if now.storage is then.storage:
+            moved = here.address - then.address
+            like = moved_by(moved, array, here.storage, integration)
+            (form,) = self._device.framework.forms([like])
+        form(mine)
 
     def leaves(self, ran: Ran) -> list[Storage] | None:
         """Note a region that ran, and what it left behind.

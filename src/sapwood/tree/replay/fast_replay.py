@@ -27,7 +27,6 @@ from sapwood.tree.replay.binding import planned
 from sapwood.tree.replay.compiled import compiled, program_of
 from sapwood.tree.replay.last_call import LastCall
 from sapwood.tree.replay.replay import order, prepare
-from sapwood.units import Addr
 
 _PATIENCE: Final = 8
 """Replays in a row that were no fast replays, after which what it knows is outdated."""
@@ -172,7 +171,8 @@ class FastReplay(ReplayState):
         These are of a call that it fitted.
         """
         node, lows = self.node, self.last_call.whereabouts(arrays)
-        there, besides = self._read(found), self._read_lows(found)
+        there, layouts = self._read(found), node.ambient.layouts
+        besides = node.whereabouts.lows(found, layouts, self.recordings.integration)
         return (
             lows is not None
             and there is not None
@@ -181,7 +181,7 @@ class FastReplay(ReplayState):
             and not overlap(node, [*lows, *self.ambient_lows])
             and self._are_those(arrays)
             and [*there.lows] == [*self.ambient_lows]
-            and [*read.lows] == [*besides]
+            and [*read.lows] == [*(besides or ())]
         )
 
     def noted(self) -> tuple[list[int], list[int]]:
@@ -231,11 +231,6 @@ class FastReplay(ReplayState):
         if not found:
             return NONE
         return node.whereabouts.look(found, node.ambient.layouts, integration)
-
-    def _read_lows(self, found: Sequence[Any]) -> Sequence[Addr]:
-        node, integration = self.node, self.recordings.integration
-        lows = node.whereabouts.lows(found, node.ambient.layouts, integration)
-        return lows or ()
 
     def _is_free(self) -> bool:
         """Return whether no page that the replay clobbers is live for others."""
