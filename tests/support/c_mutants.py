@@ -197,18 +197,6 @@ AGAIN_MUTANTS: Final = (
 
 C_MUTANTS: Final = (
     CMutant(
-        "others' order unseen",
-        "_fast/fits.h",
-        "r->loose |= !same && !is_alone(r);",
-        "",
-    ),
-    CMutant(
-        "pages that others have",
-        "_fast/fits.h",
-        "return woken == Py_True;",
-        "return 1;",
-    ),
-    CMutant(
         "strides not compared",
         "_fast/probe.h",
         "!memcmp(found->strides, seen->strides, size);",

@@ -318,6 +318,27 @@ def test_two_streams_are_ordered_for_c(rig):
         assert np.asarray(array).tolist() == host.tolist()
 
 
+def test_what_a_replay_elsewhere_wrote_before_the_last_call_is_waited_for(rig):
+    """Nothing has changed since that call, which used other arrays."""
+    runtime = rig.runtime
+    f, adds = runtime.graph(lambda x: x * 2.0), runtime.graph(lambda x: x.__iadd__(1.0))
+    arrays = [runtime.array(np.full(4, float(k))) for k in range(3)]
+    one, two = runtime.stream(), runtime.stream()
+    for turn in range(60):
+        last = arrays[1 + turn % 2]
+        with two:
+            adds(last)
+        with one:
+            f(arrays[0])
+            found = f(last)
+            expected = [2.0 * (1 + turn % 2 + turn // 2 + 1)] * 4
+            assert np.asarray(found).tolist() == expected
+        del found
+        if turn == 40:
+            before = rig.lending.launches
+    assert rig.lending.launches > before + 10
+
+
 def test_one_of_several_is_kept_by_c(rig):
     """A loss that is kept is copied alone."""
     f, x = rig.runtime.graph(lambda x: (x * 2.0, x.sum())), rig.runtime.array([1.0] * 6)
