@@ -30,9 +30,9 @@ def _swap(one, other):
         one.data, other.data = other.data, one.data
 
 
-def _named(s, w):
-    s.it = w.values(4)
-    region = sw.eager(lambda: _turn(s.it) if s.acts else None)
+def _of_state(s, change):
+    """A region changes an array that the function reads before it and behind."""
+    region = sw.eager(lambda: change() if s.acts else None)
 
     def fn(x):
         h = x * s.it
@@ -40,18 +40,16 @@ def _named(s, w):
         return h + s.it
 
     return fn
+
+
+def _named(s, w):
+    s.it = w.values(4)
+    return _of_state(s, lambda: _turn(s.it))
 
 
 def _swapped(s, w):
     s.it, s.other = w.values(4), w.values(4)
-    region = sw.eager(lambda: _swap(s.it, s.other) if s.acts else None)
-
-    def fn(x):
-        h = x * s.it
-        region()
-        return h + s.it
-
-    return fn
+    return _of_state(s, lambda: _swap(s.it, s.other))
 
 
 def _passed(s, _):

@@ -243,8 +243,8 @@ static int is_like_before(struct replay *r, PyObject *const *call) {
          is_unheld(r) && !r->context_of(&context) && context == r->context;
 }
 
-/* Whether it may have what it keeps, and all pages, as far as is seen without a call. */
-static int is_had(struct replay *r) {
+/* Whether what it keeps, and all pages that it overwrites, are its own at this moment. */
+static int is_ready(struct replay *r) {
   return is_state_same(r) && !state_of(r)->rests && is_free(r);
 }
 
@@ -253,9 +253,9 @@ static int is_had(struct replay *r) {
  * Who else uses an output is said, on any thread, before it is dropped: so it is asked
  * after that. */
 static PyObject *taken(struct replay *r, PyObject *const *call, PyObject *found) {
-  if (!has_room(r) || !is_had(r))
+  if (!has_room(r) || !is_ready(r))
     return NULL;
-  if (!is_ordered(r) && (!orders(r, call, found) || !is_had(r)))
+  if (!is_ordered(r) && (!orders(r, call, found) || !is_ready(r)))
     return NULL;
   return Py_XNewRef(state_of(r)->kept);
 }

@@ -1,10 +1,10 @@
-/* A replay like the one before it, without the interpreter: `FastReplay.play`, in C.
+/* A replay like the one before it, without the interpreter.
  *
- * It is told by a tuple, once, what must be as it was, and looks at that as `play`
- * does, last at what any code may change that runs meanwhile. Wherever anything is
- * otherwise, nothing has been done, and the answer is that it does not fit: `play` is
- * asked then. Tensors are looked at through the exchange of DLPack 1.3, which knows an
- * address and a layout without a call.
+ * It is told by a tuple, once, what must be as it was, and looks at that, last at what
+ * any code may change that runs meanwhile. Wherever anything is otherwise, nothing has
+ * been done, and the answer is that it does not fit: Python decides then. Tensors are
+ * looked at through the exchange of DLPack 1.3, which knows an address and a layout
+ * without a call.
  */
 #include "replay.h"
 

@@ -28,7 +28,7 @@ class Returns:
         self.append: Callable[[Item], None] = self.waiting.append
         self._after: Callable[[], object] = bool
         self._draining = False
-        self.settle: Callable[[], object] = bool
+        self.rest: Callable[[], object] = bool
 
     def __bool__(self) -> bool:
         return bool(self.waiting)
@@ -41,7 +41,7 @@ class Returns:
         """
         if self._draining:
             return  # a finaliser that ran inside: its items are next all the same
-        self.settle()
+        self.rest()
         self.drain_dropped()
 
     def drain_dropped(self) -> None:

@@ -262,7 +262,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         if op.composite:
             with _with_views(), self._again():
                 # Not `decompose`: of some, torch has another form in Python besides,
-                # which gives other bits, and draws other numbers.
+                # which gives other bits.
                 return func._op_dk(_COMPOSITE, *args, **given)
         if op.packet is _aten.record_stream:
             # It computes nothing, and tells whose memory it is to those who ask.

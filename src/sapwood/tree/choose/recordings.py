@@ -103,7 +103,7 @@ class Recordings(RecordingsState):
         self._capture_stream: Stream | None = None
         self.kept: dict[Keeper, None] = {}
         self.fast_from = 4
-        device.returns.settle = partial(self.rest, Mask(-1))
+        device.returns.rest = partial(self.rest, Mask(-1))
         device.pages.reclaim, device.pages.evict = self._reclaim, self._evict_anywhere
         _forests.add(self)
         device.pages.holders = self._holders

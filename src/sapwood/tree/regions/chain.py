@@ -49,13 +49,14 @@ def answer_for_all(
     links: Sequence[Link],
     used_later: AbstractSet[int],
     reached: AbstractSet[int],
-    stirred: AbstractSet[int],
+    region_writes: AbstractSet[int],
 ) -> Node:
     """Return the first part as the node of the whole chain.
 
     ``used_later`` are its ambient places that only later parts use. Those that no part
     uses, be it by another name, may be anywhere. ``reached`` are the places that
-    regions may write, ``stirred`` those that they wrote when it was recorded.
+    regions may write, ``region_writes`` those that they wrote when it was
+    recorded.
     """
     parts = [link.part for link in links]
     head = parts[0]
@@ -72,14 +73,14 @@ def answer_for_all(
     head.chain, head.places = tuple(links), tuple(places)
     head.held = Mask(reduce(or_, (part.passing() for part in parts)))
     head.clobbers = Mask(reduce(or_, (part.clobbers for part in parts)))
-    head.undone = _undone(links, reached, stirred)
+    head.undone = _undone(links, reached, region_writes)
     head.copied_bytes = Size(sum(part.copied_bytes for part in parts))
     head.watches_overlap = head.may_overlap()
     return head
 
 
 def _undone(
-    links: Sequence[Link], reached: AbstractSet[int], stirred: AbstractSet[int]
+    links: Sequence[Link], reached: AbstractSet[int], region_writes: AbstractSet[int]
 ) -> Undone | None:
     """Return what is written, and read, before the last region that may stray runs.
 
@@ -109,7 +110,7 @@ def _undone(
                 which.add(names[use.name])
             elif use.used and use.name in results:
                 of_regions.add(results[use.name])
-    found |= read & stirred
+    found |= read & region_writes
     read -= found
     places = tuple(sorted(found)), tuple(sorted(read)), tuple(sorted(read & reached))
     needed = any(not link.idle for link in links[1:])

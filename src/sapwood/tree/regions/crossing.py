@@ -319,8 +319,9 @@ def returned(
 ) -> Returned:
     """Describe the result of an eager region; ``carried`` is what it may be part of.
 
-    What the region has changed in place is as it left it if it ``is_last``: behind it
-    the function only returns.
+    Behind a region that ``is_last`` the function only returns: what that has changed
+    in place nobody goes on with.
+
     Raises `StaleOutput` for an array that was revoked.
     """
     stays = is_last or not passed.reshaped()

@@ -203,7 +203,7 @@ class _Parts:
     ``frame`` has the function's own arrays, where ``carried`` has those of others; in
     slots it finds its own by ``swaps``, while it is captured. ``rooms`` is that of what
     stands in for state, by the places of that, ``reached`` those of the call that
-    regions may write, and ``stirs`` those that they wrote. A ``capturer``
+    regions may write, ``region_writes`` those that they wrote. A ``capturer``
     makes the captures, if there is one. ``ranges`` and ``owners`` of captures are those
     of all parts, the last one that of the part in progress, with as much room as is
     ``lent`` to each. What is ``holding`` arrays ends with the capture of a part.
@@ -242,7 +242,7 @@ class _Parts:
         self.first_key: Hashable = None
         self.unfit, self.stirred = "", False
         self.reached: set[int] = set()
-        self.stirs: set[int] = set()
+        self.region_writes: set[int] = set()
         self.known: dict[str, Array] = {}
         self.steady: tuple[tuple[int, str], ...] = ()
         self.gives: Any = None
@@ -289,7 +289,7 @@ class _Parts:
         if error is not None:
             self._spoil()
         head = answer_for_all(
-            self.links, self.roles.used_later, self.reached, self.stirs
+            self.links, self.roles.used_later, self.reached, self.region_writes
         )
         return Recorded(head, self.first_arrays, (), error, result, self.unfit)
 
@@ -743,7 +743,7 @@ class _Parts:
         wrote = self.began.leaves(
             crossing.Ran(part.name, passed, result, raised.error if raised else None)
         )
-        self._stirs(wrote)
+        self._note_writes(wrote)
         changed = None if self.returns else crossing.changed_by(asked, part.name)
         if changed is not None:
             raise changed
@@ -763,9 +763,9 @@ class _Parts:
             self.stirred = True
         return result, raised
 
-    def _stirs(self, wrote: Sequence[Storage] | None) -> None:
+    def _note_writes(self, wrote: Sequence[Storage] | None) -> None:
         """Note which places of the call a region wrote; None: nobody knows."""
-        which = self.reached if wrote is None else self.stirs
+        which = self.reached if wrote is None else self.region_writes
         storages = self._storages()
         which.update(i for i, x in enumerate(storages) if wrote is None or x in wrote)
 

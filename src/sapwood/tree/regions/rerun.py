@@ -366,28 +366,24 @@ class Strayed:
 class Rerun:
     """Runs a call eagerly that has ``begun`` in parts.
 
+    Where nobody ``tells`` what is launched, less is held against what ran.
+
     Where the function comes to a region that ran, it gets what that gave, and finds
     what that left: in slots, and in arrays that parts use or made.
     """
 
-    def __init__(self, begun: Begun, integration: Integration, device: Device) -> None:
+    def __init__(
+        self, begun: Begun, integration: Integration, device: Device, *, tells: bool
+    ) -> None:
         self._begun, self._ran, self._warm = begun, begun.ran, begun.warm
         self._integration, self._device = integration, device
-        self._next, self._astray, self._tells = 0, False, True
+        self._next, self._astray, self._tells = 0, False, tells
         apart = begun.warm is not None and begun.warm.captured
         self.session = Session(tolerant=True, rehearses=not apart, as_captured=apart)
         self._pairs: list[tuple[Array, Array]] = []
         self._mine: dict[int, Any] = {}
         self._left: Sequence[Left] = ()
         self._edits: Sequence[list[Edit]] = ()
-
-    def may_run(self, *, tells: bool) -> bool:
-        """Return whether arrays can be put back that parts, and regions, have written.
-
-        Where nobody ``tells`` what is launched, less is held against what ran.
-        """
-        self._tells = tells
-        return self._warm is not None
 
     def run(self, fn: Callable[..., Any], call: Call) -> Watched | None:
         """Return what the call gave, whose exceptions pass; None if all was left."""

@@ -29,11 +29,11 @@ from sapwood.tree.replay.last_call import LastCall
 from sapwood.tree.replay.replay import order, prepare
 
 _PATIENCE: Final = 8
-"""Replays in a row that were no fast replays, after which what it knows is outdated."""
+"""Decided replays in a row after which what a fast replay knows is outdated."""
 _PATIENCE_AT_MOST: Final = 1024
 _PAUSE_AT_MOST: Final = 64
 _MANY: Final = 16
-"""Replays in C for which it was worth the while to put a fast replay to C."""
+"""Replays in C for which it was worth the while to arm a fast replay."""
 _PLAIN: Final = {Alias, Constant, Fresh, Same}
 
 
@@ -210,16 +210,13 @@ class FastReplay(ReplayState):
         if changes == self.stream_epoch:
             order(node.used[: node.used_arguments], given.storages, stream)
             return True
-        kept, recordings = self.kept, self.recordings
-        if kept is not None and not kept.is_only(stream):
+        if self.kept is not None and not self.kept.is_only(stream):
             # Another stream uses the kept outputs. Let go, their lease ends like any
-            # other, so that Pages.claim makes this stream wait for that use.
+            # other, so that the decided replay waits for that use.
             self.let_go()
-            recordings.device.returns.drain_dropped()
+            return False
         ambient = self._read(found)
         if ambient is None or ambient.sharing != node.ambient_sharing:
-            return False
-        if not self._is_free():
             return False
         prepare(node, given, ambient, stream)
         self.stream_epoch = changes
@@ -231,11 +228,6 @@ class FastReplay(ReplayState):
         if not found:
             return NONE
         return node.whereabouts.look(found, node.ambient.layouts, integration)
-
-    def _is_free(self) -> bool:
-        """Return whether no page that the replay clobbers is live for others."""
-        kept = self.kept
-        return self.wake() and (kept is None or not self.own or kept.is_idle())
 
     def copies(self) -> Sequence[Callable[[], Any]]:
         """Return the framework's own copiers of outputs; none if there are steps.

@@ -275,12 +275,13 @@ class Eagerly:
         Raises what it ended with where that cannot be: then all is as it was left.
         """
         recordings, error = self.recordings, strayed.error
-        run = Rerun(strayed.begun, recordings.integration, recordings.device)
+        begun, tells = strayed.begun, recordings.tells
+        run = Rerun(begun, recordings.integration, recordings.device, tells=tells)
         watched = None
         if isinstance(error, Caught):
             error.forget_frames()
         try:
-            if run.may_run(tells=recordings.tells):
+            if begun.warm is not None:
                 watched = run.run(self.target(), call)
         except BaseException:
             if isinstance(error, Caught):

@@ -257,7 +257,7 @@ class Capture:
         """Allocate for the function, as a route."""
         stays = self.allocations.count() in self.stays
         line = user_line()
-        self.device.returns.drain()
+        self.device.returns.drain_dropped()
         storage = self.range.allocate(
             size, stream, self.device.returns, stays=stays, line=line
         )
