@@ -249,9 +249,11 @@ def test_shapes_in_turn_are_played_by_c(rig, kept):
         held = [*held, double][-2:] if kept else []
         assert np.asarray(double).tolist() == [2.0] * len(x)
         assert float(total) == len(x)
+        del double, total
         if turn == 80:
             before = rig.lending.launches
     assert rig.lending.launches > before + 30
+    assert kept or f.stats().recordings == len(arrays), "they lie in the same pages"
 
 
 def test_calls_that_are_decided_leave_others_to_c(rig):
@@ -271,6 +273,7 @@ def test_calls_that_are_decided_leave_others_to_c(rig):
         if turn == 60:
             before = rig.lending.launches
     assert rig.lending.launches > before + 20
+    assert f.stats().recordings == 1
 
 
 @pytest.mark.parametrize("beside", ["steps", "waits", "looks"])
