@@ -54,7 +54,7 @@ class _Thread(threading.local):
     primed = met = False
 
     def __init__(self) -> None:
-        self.within: list[tuple[Watcher, Any, bool]] = []
+        self.within: list[tuple[Watcher, Any]] = []
 
 
 _clone: Any = torch.clone
@@ -227,8 +227,12 @@ class TorchFramework(GuestFramework):
         return Size(before - torch.cuda.memory_reserved(self.place))
 
     def included(self) -> bool:
-        """Return whether others capture the current stream, or have modes of torch."""
-        return capturing() or is_told_of_operations()
+        """Return whether others capture the current stream, or have modes of torch.
+
+        Or hooks for what is saved for backward, who count that: see checkpoints.
+        """
+        hooked = torch.is_grad_enabled() and _hooks(True) is not None
+        return hooked or capturing() or is_told_of_operations()
 
     def chance(self) -> Callable[[], object]:
         """Return what sets the device's default generator to where it is now."""
@@ -255,12 +259,12 @@ class TorchFramework(GuestFramework):
         bring = None if counts else self.bring
         watcher = Watcher(watching, self.storages, count, self.moments, bring)
         around = None if count else torch.cuda.current_stream(self.place)
-        within = watcher, around, torch.is_autocast_cache_enabled()
+        within = watcher, around
         self._thread.within.append(within)
         try:
             # On the stream aside, or else where work is captured.
             where = self.gather if counts else nullcontext
-            with self.turn, where(), _uncached(), watcher:
+            with self.turn, where(), _own_casts(), watcher:
                 yield
                 if drawn is not None and not watching.breaks:
                     self._check_drawn(watching, drawn)
@@ -283,18 +287,15 @@ class TorchFramework(GuestFramework):
         if not self._thread.within:
             yield
             return
-        watcher, around, caches = self._thread.within[-1]
+        watcher, around = self._thread.within[-1]
         if around is None:
             self._check_apart(watcher.session)
-        cached = torch.is_autocast_cache_enabled()
-        with watcher.resting():
+        with watcher.resting(), _own_casts():
             self.turn.release()
-            torch.set_autocast_cache_enabled(caches)
             try:
                 with nullcontext() if around is None else self._back(around):
                     yield
             finally:
-                torch.set_autocast_cache_enabled(cached)
                 self.turn.acquire()
                 if around is None and self._status() is CaptureStatus.ACTIVE:
                     watcher.go_on(self._counter(), self.moments)
@@ -389,6 +390,9 @@ class TorchFramework(GuestFramework):
         return count
 
 
+_hooks: Final[Any] = torch._C._autograd._top_saved_tensors_default_hooks
+
+
 def _rewind(generator: torch.Generator, seed: int, offset: int) -> None:
     """Have a generator of a GPU draw on from there: no more is in its state."""
     generator.manual_seed(seed)
@@ -396,17 +400,22 @@ def _rewind(generator: torch.Generator, seed: int, offset: int) -> None:
 
 
 @contextmanager
-def _uncached() -> Iterator[None]:
-    """Have autocast keep no tensors of the function's beyond its end."""
-    before = torch.is_autocast_cache_enabled()
-    outside = torch.is_autocast_enabled("cuda")
-    if outside:
-        torch.set_autocast_cache_enabled(False)
+def _own_casts() -> Iterator[None]:
+    """Have autocast keep no casts beyond what runs in this, nor use earlier ones in it.
+
+    Within, it does: a weight that is used twice is cast once, and gradients of both
+    uses are added up in the lower precision.
+    """
+    _forget_casts()
     try:
         yield
     finally:
-        if outside:
-            torch.set_autocast_cache_enabled(before)
+        _forget_casts()
+
+
+def _forget_casts() -> None:
+    if torch.is_autocast_enabled("cuda"):
+        torch.clear_autocast_cache()
 
 
 def _told(watching: Session, error: RuntimeError) -> None:
