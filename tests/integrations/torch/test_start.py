@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
+from pathlib import Path
 
 import pytest
+
+import sapwood
 
 torch = pytest.importorskip("torch")
 
@@ -58,3 +62,33 @@ def test_any_thread_captures_what_another_has_warmed_up(rt, same, monkeypatch):
         assert f.stats().recordings == 2
         for each in found:
             same(each, smooth(y))
+
+
+_BARE = """
+import sys
+sys.path.insert(0, {path!r})
+import warnings
+import torch
+import sapwood as sw
+
+assert sw.__file__.startswith({path!r})
+f = sw.graph(torch.sin)
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    for _ in range(4):
+        x = torch.randn(8, device="cuda")
+        assert torch.equal(f(x), x.sin())
+print([str(each.message) for each in told if each.category is sw.GraphSkipWarning])
+"""
+
+
+def test_calls_are_eager_where_nothing_was_built(new_process, tmp_path):
+    """Installed without a compiler, the package records nothing, and says why."""
+    shutil.copytree(
+        Path(sapwood.__file__).parent,
+        tmp_path / "sapwood",
+        ignore=shutil.ignore_patterns("*.so"),
+    )
+    said = new_process(_BARE.format(path=str(tmp_path)))
+    assert said.count("sin runs eagerly") == 1
+    assert "is missing" in said

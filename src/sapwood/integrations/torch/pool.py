@@ -7,11 +7,14 @@ last, when torch has given all segments back.
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
 
-from sapwood.errors import MisuseError
+from sapwood import _fast
+from sapwood.errors import CaptureError, MisuseError
 from sapwood.memory.native import Segments, open_segments
 from sapwood.units import Addr, Size
 
@@ -68,11 +71,18 @@ class Pool:
 
 
 def _opened(base: Addr, size: Size, device: int, page: Size) -> Segments:
-    """Return a range with functions of its own, while there are any left."""
+    """Return a range with functions of its own, while there are any left.
+
+    Raises `CaptureError` where what serves segments was not built.
+    """
+    opened = partial(open_segments, base, size, device=device, page=page)
     try:
-        return open_segments(base, size, device=device, page=page)
+        return opened()
     except MisuseError:
-        return open_segments(base, size, device=device, page=page, shares=True)
+        with suppress(MisuseError):
+            return opened(shares=True)
+    said, _, remedy = (_fast.trouble() or "").partition(". ")
+    raise CaptureError(said, remedy=remedy)
 
 
 _turns: dict[int, Any] = {}
