@@ -345,11 +345,11 @@ def test_host_data_is_refused_by_line(rt):
 
 
 def test_other_refusals(rt, same):
-    """CPU tensors and autograd's results are refused with a remedy."""
+    """CPU tensors, and views that require grad, are refused with a remedy."""
     x, w = randn(16), randn(16, requires_grad=True)
     fails(rt, lambda x: x + 1, x.cpu(), match="Move it")
-    fails(rt, lambda x: x * w, x, match="requires grad")
-    fails(rt, lambda x: x + 1, x * w, match="detach")
+    fails(rt, lambda x: x[1:], x * w, match=r"requires grad.*detach")
+    fails(rt, lambda x: x["a"] + 1, {"a": x * w}, match="detach")
     fails(rt, lambda w: (w * 2).sum().backward(), w, match="an argument")
     with torch.no_grad():
         f = rt.graph(lambda x: x * w)

@@ -18,6 +18,7 @@ from sapwood.integrations.torch import accessors as accessors
 from sapwood.integrations.torch.asking import notice_askers
 from sapwood.integrations.torch.capture import TorchCapturer
 from sapwood.integrations.torch.constants import Bringing
+from sapwood.integrations.torch.gradients import notice_pushes
 from sapwood.integrations.torch.integration import TorchIntegration
 from sapwood.integrations.torch.modes import notice_settings
 from sapwood.integrations.torch.storages import notice_stream_uses
@@ -44,6 +45,7 @@ def framework(driver: Driver) -> TorchFramework:
         notice_stream_uses()
         notice_askers()
         notice_settings()
+        notice_pushes()
     return TorchFramework(torch.device("cuda", driver.abilities.ordinal))
 
 

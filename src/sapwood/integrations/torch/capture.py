@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ import torch
 from sapwood.driver.streams import Stream
 from sapwood.errors import CaptureError, DriverError
 from sapwood.integrations.torch.asking import generator_of
+from sapwood.integrations.torch.gradients import Gradients
 from sapwood.integrations.torch.history import History, lives_of, unharmed
 from sapwood.integrations.torch.moments import Moments
 from sapwood.integrations.torch.pool import Pool
@@ -26,6 +27,7 @@ from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import text_of
 from sapwood.tree.nests.containers import arrays_in
+from sapwood.tree.watch.capturer import GoesBack, Graph
 from sapwood.units import Addr, Size
 
 _C: Any = torch._C
@@ -59,13 +61,18 @@ class TorchCapturer:
             return None
         for leaf in arrays_in(result, torch.is_tensor):
             if leaf.requires_grad and not leaf.is_leaf:
-                return CaptureError(
+                return GoesBack(
                     f"the function returns a tensor {text_of(leaf)} that requires "
                     "grad, and no replay could send a gradient back through it",
                     remedy="Call it under torch.no_grad(), return x.detach(), or call "
                     "backward() inside the graphed function",
                 )
         return None
+
+    def graded(self, target: Callable[[], Any], graph: Graph) -> Gradients:
+        """Return what runs calls of a function with gradients."""
+        framework = self._framework
+        return Gradients(target, graph, lambda: framework.theirs(framework.aside()))
 
     def owner(self, range_: Range, room: Size, *, warm: bool) -> TorchOwner:
         """Return a capture that allocates from ``room`` of a range."""

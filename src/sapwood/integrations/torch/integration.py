@@ -37,6 +37,7 @@ from sapwood.tree.call.integration import (
     Probe,
     text_of,
 )
+from sapwood.tree.watch.capturer import Undetached
 from sapwood.units import Addr
 
 _kinds = frozenset(KINDS)
@@ -85,7 +86,7 @@ class TorchIntegration(Integration):
             if refusal is not None:
                 raise TypeError(refusal)
         elif value.requires_grad and not value.is_leaf and _grad_enabled():
-            raise TypeError(
+            raise Undetached(
                 f"a tensor {text_of(value)} that requires grad, and was computed, is "
                 "an argument of a graphed function: no replay could send a gradient "
                 "back through it. Pass x.detach(), or call under torch.no_grad()"

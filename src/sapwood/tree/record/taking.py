@@ -127,7 +127,10 @@ def take(
     graph = None
     try:
         session = Session(
-            tolerant=False, holds=before.holds, guarded=before.guards_hosts
+            tolerant=False,
+            holds=before.holds,
+            guarded=before.guards_hosts,
+            reads=before.arrays,
         )
         slots.enter(arguments)
         cached = before.cached()

@@ -33,6 +33,7 @@ from sapwood.tree.regions.rehearsed import Rehearsed
 from sapwood.tree.regions.rerun import Begun, Rerun, Strayed
 from sapwood.tree.run.verify import reachable
 from sapwood.tree.tell.call_log import CallLog
+from sapwood.tree.watch.capturer import GoesBack, Undetached
 from sapwood.tree.watch.session import Passing, Raised, Session, Unready, Warm
 from sapwood.tree.watch.watch import Caught, Watched, warm_up
 from sapwood.units import Size
@@ -57,7 +58,8 @@ class Eagerly:
 
     ``target`` returns the function. Of a method whose object is gone it raises.
     ``assigning`` counts the warm-ups that assigned plain values since a call was
-    recorded.
+    recorded. ``goes_back`` says that a result required grad; not of one that runs
+    calls ``of`` another, with gradients, and has counts and skips in common with it.
     """
 
     def __init__(
@@ -65,16 +67,25 @@ class Eagerly:
         target: Callable[[], Callable[..., Any]],
         options: Options,
         recordings: Recordings,
+        of: Eagerly | None = None,
     ) -> None:
         self.target, self.options, self.recordings = target, options, recordings
         integration = recordings.integration
-        self._is_array = integration.is_array
-        self.parameters = Parameters(target(), options.name)
+        self._is_array, self._of, self.goes_back = integration.is_array, of, False
+        self.parameters: Parameters = (
+            of.parameters if of else Parameters(target(), options.name)
+        )
         limit = max(1024, 4 * options.max_recordings)
         self.cache = FunctionCache(recordings, limit=limit)
-        self.skips = Skips(options, recordings, self.cache.nodes, target)
-        self.call_log = CallLog(options.name, self.parameters, recordings, self.skips)
-        self.surveyor = Surveyor(target, integration)
+        self.skips: Skips = (
+            of.skips if of else Skips(options, recordings, self.cache.nodes, target)
+        )
+        self.call_log: CallLog = (
+            of.call_log
+            if of
+            else CallLog(options.name, self.parameters, recordings, self.skips)
+        )
+        self.surveyor = Surveyor(of.target if of else target, integration)
         self.assigning = 0
 
     def warm_up(self, unfound: Unfound) -> Any:
@@ -89,6 +100,7 @@ class Eagerly:
             as_captured=captured,
             holds=before.holds,
             guarded=before.guards_hosts,
+            reads=before.arrays,
         )
         live = Rehearsed(watching, recordings, lambda: self.look(call), before)
         if captured:
@@ -103,6 +115,8 @@ class Eagerly:
         if not specialization.remembers and (cached.fuller() or self._fills(live)):
             watching.prepares = specialization.remembers = True
         error = self._found(watching, watched, live, before) or self._clock(before)
+        if self.notes(error) and not watching.breaks:
+            return watched.result
         with recordings.device.lock:
             self._lease_loosely(watched, watching)
             specialization.warm = None
@@ -117,6 +131,13 @@ class Eagerly:
             self.cannot(specialization, error, call, settles=_assigns(live))
             self.call_log.passed_through(call, str(error))
         return watched.result
+
+    def notes(self, error: Exception | None) -> bool:
+        """Note whether calls can be recorded with the way back, and only so."""
+        only_back = isinstance(error, GoesBack | Undetached)
+        found = only_back and self._of is None and not self.options.donate
+        self.goes_back |= found
+        return found
 
     def _as_captured(
         self, live: Rehearsed, call: Call, before: Survey
@@ -167,7 +188,7 @@ class Eagerly:
             error = error or taking.also_returned(
                 live.changes, watched.result, self._is_array
             )
-        if error is None and watching.breaks and capturer is not None:
+        if error is None and self._of is None and capturer is not None:
             # Refused now: when a capture finds it, eager regions have already run.
             error = capturer.refusal(watched.result)
         return error

@@ -6,8 +6,11 @@ otherwise is decided in `decide`, and recording is done in `recorder`.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
+from itertools import chain
 from time import perf_counter_ns
 from typing import Any
 
@@ -28,12 +31,14 @@ from sapwood.tree.node.node import Node
 from sapwood.tree.record.preserve import Preserved
 from sapwood.tree.regions.chain import Passage
 from sapwood.tree.regions.rerun import Strayed
+from sapwood.tree.replay.compiled import MISS
 from sapwood.tree.run.eagerly import Eagerly, Unfound
 from sapwood.tree.run.making import Making
 from sapwood.tree.run.source import Link, Source
 from sapwood.tree.run.verify import distrust, reachable, verified
 from sapwood.tree.tell.explain import explain_function
-from sapwood.tree.watch.session import Midway
+from sapwood.tree.watch.capturer import Graded
+from sapwood.tree.watch.session import Midway, served
 
 
 class Runner:
@@ -48,9 +53,12 @@ class Runner:
         options: Options,
         recordings: Recordings,
         source: Source | None = None,
+        of: Eagerly | None = None,
     ) -> None:
         self.target, self.options, self.recordings = target, options, recordings
-        self.eagerly = eagerly = Eagerly(target, options, recordings)
+        self.eagerly = eagerly = Eagerly(target, options, recordings, of)
+        self._grades: Graded | None = None
+        self.behind: weakref.WeakSet[Runner] = weakref.WeakSet()
         self.parameters, self.skips = eagerly.parameters, eagerly.skips
         self.call_log, self.cache = eagerly.call_log, eagerly.cache
         self.making = Making(eagerly, source)
@@ -64,6 +72,13 @@ class Runner:
             return self.eagerly.plainly(args, kwargs)
         if self.recordings.device.framework.included():  # it becomes a part of that
             return self.target()(*args, **kwargs)
+        graded = self._graded()
+        if graded is not None:
+            return graded.call(args, kwargs)
+        return self._called(args, kwargs)
+
+    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one call from which no gradient is sent back, as far as is known."""
         began = perf_counter_ns()
         try:
             again = self.fast_replays.play(args, kwargs)
@@ -79,12 +94,36 @@ class Runner:
                     args, kwargs, self.recordings.integration
                 )
         except Exception as error:
-            if not self._is_borne(error):
+            if not (self.eagerly.notes(error) or self._is_borne(error)):
                 raise
             skip = skip_of(error)
         else:
             return self._described(began, call)
+        graded = self._graded()
+        if graded is not None:
+            return graded.call(args, kwargs)
         return self._unreadable(skip, Unread(args, kwargs))
+
+    def _graded(self) -> Graded | None:
+        """Return what runs calls whose results require grad; None where none does."""
+        capturer = self.recordings.capturer
+        if not self.eagerly.goes_back or capturer is None:
+            return None
+        if self._grades is None:
+            self._grades = capturer.graded(self.target, self._graph)
+        return self._grades if self._grades.applies() else None
+
+    def _graph(
+        self, target: Callable[[], Callable[..., Any]], *, back: bool
+    ) -> Callable[..., Any]:
+        """Graph what runs this one's calls, or goes ``back`` through one."""
+        options = self.options
+        if back:
+            options = replace(options, name=f"{options.name}, backward")
+        of = None if back else self.eagerly
+        runner = Runner(target, options, self.recordings, of=of)
+        self.behind.add(runner)
+        return partial(_played, runner)
 
     def _is_borne(self, error: Exception) -> bool:
         """Return whether a call runs eagerly that could not even be understood."""
@@ -313,12 +352,30 @@ class Runner:
 
     def stats(self) -> Stats:
         """Return what has happened to the calls so far."""
-        self.fast_replays.tell()
+        self.tell()
         return self.call_log.stats()
+
+    def tell(self) -> None:
+        """Count the replays that C has made since the last time."""
+        for each in (self, *self.behind):
+            each.fast_replays.tell()
 
     def explain(self) -> str:
         """Return the recordings and the recent misses, as text."""
-        self.fast_replays.tell()
+        self.tell()
         with self.recordings.device.lock:
-            told = self.cache.nodes, tuple(self.call_log.misses)
+            behind = (each.cache.nodes for each in self.behind)
+            nodes = [*self.cache.nodes, *chain.from_iterable(behind)]
+            told = nodes, tuple(self.call_log.misses)
             return explain_function(self.options.name, self.stats(), *told)
+
+
+def _played(runner: Runner, *args: Any, **kwargs: Any) -> Any:
+    """Call a function that has no more than its runner."""
+    if served() is not None:
+        return runner.target()(*args, **kwargs)
+    for play in runner.fast_replays.players:
+        result = play(*args, **kwargs)
+        if result is not MISS:
+            return result
+    return runner.call(args, kwargs)

@@ -29,8 +29,38 @@ PATIENCE: Final = 0.5
 _PAUSE: Final = 1e-3  # seconds
 
 
+class Graph(Protocol):
+    """Graphs a function."""
+
+    def __call__(
+        self, target: Callable[[], Callable[..., Any]], *, back: bool
+    ) -> Callable[..., Any]:
+        """Graph what runs another one's calls, or goes ``back`` through one."""
+
+
+class GoesBack(CaptureError):
+    """A result requires grad: its gradient would have to be sent back by a replay."""
+
+
+class Undetached(TypeError):
+    """An argument requires grad, and was computed."""
+
+
+class Graded(Protocol):
+    """Calls of a function whose results require grad."""
+
+    def applies(self) -> bool:
+        """Return whether a gradient may be sent back through a call."""
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call, and have gradients of what it returns sent on."""
+
+
 class GraphCapturer(Protocol):
     """A framework that captures by itself."""
+
+    def graded(self, target: Callable[[], Callable[..., Any]], graph: Graph) -> Graded:
+        """Return what runs calls of a function, by what gives it, with gradients."""
 
     def stream(self) -> Stream:
         """Return the stream that captures are made on."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -124,7 +124,7 @@ class Session:
     can be reached. ``constants`` are what the ops of a capture read of the host,
     ``hosts`` the arrays there, and the lines, that are to end with the call; ``holds``
     says of a value whether it is guarded, ``guarded`` whether all host arrays are that
-    are reached.
+    are reached, ``reads`` which arrays are found besides the arguments.
     ``asks`` says that somebody asked whether a capture is on, who may do other work in
     one. A session that ``rehearses``, as warm-ups do, finds nothing unrecordable from
     then on: only a capture does. ``as_captured`` is the answer, where none is on.
@@ -135,6 +135,7 @@ class Session:
     as_captured: bool = False
     holds: Callable[[object], bool] = _nothing
     guarded: Callable[[], bool] = bool
+    reads: Callable[[], Sequence[Any]] = tuple
     asks: bool = False
     unrecordable: CaptureError | None = None
     ops: list[tuple[str, bytes]] = field(default_factory=list)

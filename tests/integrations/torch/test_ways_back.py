@@ -1,0 +1,184 @@
+"""The way back through a run, on the host, where no call is captured, but taped.
+
+What is recorded on a GPU is what these take apart: see test_gradients_out.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from unittest.mock import MagicMock
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from sapwood.integrations.torch import gradients  # noqa: E402 - behind its torch
+from sapwood.tree.watch.session import Session, entered  # noqa: E402
+
+nn = torch.nn
+
+
+@pytest.fixture(params=["captured", "warmed up"])
+def taped(request, monkeypatch):
+    """Return what makes a function whose calls are taped, and the reasons of skips."""
+    gradients.notice_pushes()
+    captured = request.param == "captured"
+    monkeypatch.setattr(gradients, "capturing", lambda: captured)
+    monkeypatch.setattr(gradients, "_drawn", torch.initial_seed)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "set_stream", bool)
+    monkeypatch.setattr(torch.cuda, "current_stream", MagicMock)
+
+    def taped(fn):
+        reasons = []
+
+        def graph(target, *, back):
+            def run(*args, **kwargs):
+                session = Session(tolerant=True)
+                with entered(session):
+                    result = target()(*args, **kwargs)
+                if session.unrecordable is not None and not back:
+                    reasons.append(session.unrecordable.what)
+                return result
+
+            return run
+
+        made = gradients.Gradients(lambda: fn, graph, MagicMock)
+        return lambda *args, **kwargs: made.call(args, kwargs), reasons
+
+    return taped
+
+
+def _layers():
+    return nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.LayerNorm(4), nn.Linear(4, 4))
+
+
+_RECURRENT = nn.GRU(4, 4)
+FUNCTIONS = {
+    "attention": nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True),
+    "functional": lambda x: (x.sin() @ x.T).softmax(-1),
+    "in turn": lambda x: x.view(-1).exp().view(x.shape).transpose(0, 1),
+    "layers": _layers(),
+    "parts": lambda x: (x * 2, [x.exp(), 3], {"a": x.detach() + 1}),
+    "passed on": lambda x: (x, x.cos()),
+    "recurrent": lambda x: _RECURRENT(x)[0],
+    "same twice": lambda x: [y := x.tanh(), y],
+}
+
+
+def _tensors(result):
+    if isinstance(result, dict):
+        result = list(result.values())
+    if isinstance(result, (list, tuple)):
+        return [each for part in result for each in _tensors(part)]
+    return [result] if torch.is_tensor(result) else []
+
+
+def _gone_back(fn, x, parameters):
+    """Return results, and the gradients of what was passed and of parameters."""
+    for each in parameters:
+        each.grad = None
+    shown = _tensors(fn(x * 1.5))
+    sum(each.sin().sum() for each in shown if each.requires_grad).backward()
+    given = [*shown, x.grad, *(each.grad for each in parameters)]
+    x.grad = None
+    return [None if each is None else each.detach().clone() for each in given]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradients_are_those_of_the_call(taped, name):
+    """Of arguments and parameters alike, three times."""
+    fn = FUNCTIONS[name]
+    parameters = [*fn.parameters()] if isinstance(fn, nn.Module) else []
+    f, reasons = taped(fn)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        x = torch.randn(4, 4, requires_grad=True)
+        found, expected = (_gone_back(each, x, parameters) for each in (f, fn))
+        for one, other in zip(found, expected, strict=True):
+            assert (one is None) == (other is None)
+            assert one is None or torch.equal(one, other)
+    assert reasons == []
+
+
+def _hooked(x):
+    y = x * 3
+    y.register_hook(lambda g: g * 2)
+    return y.sin()
+
+
+REFUSED = {
+    "a hook": (_hooked, "hooks"),
+    "a view": (lambda x: x.view(-1), "a view of an argument"),
+    "checkpoints": (
+        lambda x: torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=False),
+        "as checkpoints",
+    ),
+    "parts of one": (lambda x: (x * 2).chunk(2), "of another result"),
+    "writes to what is saved": (lambda x: [y := x.exp(), y.add_(1).detach()][0], "was"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_sent_back_is_told(taped, name):
+    """By name, of a warm-up and of a capture."""
+    fn, reason = REFUSED[name]
+    f, reasons = taped(fn)
+    f(torch.randn(4, 4, requires_grad=True) * 1)
+    assert len(reasons) == 1
+    assert reason in reasons[0]
+
+
+@pytest.mark.parametrize("which", ["result", "argument"])
+def test_what_is_written_between_is_told_as_by_autograd(taped, which):
+    """Where backward needs it: else it is nobody's affair."""
+    for fn, needs in ((torch.exp, "result"), (torch.square, "argument")):
+        for f in (fn, taped(fn)[0]):
+            x = torch.randn(3, requires_grad=True)
+            h = x * 1
+            y = f(h)
+            (y if which == "result" else h).mul_(2)
+            told = pytest.raises(RuntimeError, match=r"in.?place")
+            with told if needs == which else contextlib.nullcontext():
+                y.sum().backward()
+
+
+def test_gradients_can_be_differentiated(taped):
+    """They are those of another, eager run."""
+    layers = _layers()
+    found = []
+    for fn in (layers, taped(layers)[0]):
+        layers.zero_grad()
+        x = torch.linspace(0, 1, 8).view(2, 4).requires_grad_()
+        (slope,) = torch.autograd.grad(fn(x).sum(), x, create_graph=True)
+        slope.norm().backward()
+        found.append([x.grad, *(each.grad for each in layers.parameters())])
+    for one, other in zip(*found, strict=True):
+        assert one is other is None or torch.equal(one, other)
+
+
+def test_nothing_is_kept_by_reference(taped):
+    """No cycle holds what a call has saved, once the caller has let go of it."""
+    layers = _layers()
+    f, _ = taped(layers)
+
+    def tensors():
+        return sum(type(each) is torch.Tensor for each in gc.get_objects())
+
+    def train(*, goes_back):
+        y = f(torch.randn(2, 4))
+        if goes_back:
+            y.sum().backward()
+            layers.zero_grad()
+
+    train(goes_back=True)
+    gc.collect()
+    gc.disable()
+    try:
+        before = tensors()
+        for goes_back in (True, False, True):
+            train(goes_back=goes_back)
+            assert tensors() == before
+    finally:
+        gc.enable()
