@@ -214,6 +214,23 @@ def written(w):
             yield type(error).__name__
 
 
+def part(w):
+    """The caller writes to a result that is a part of what backward needs."""
+    frozen = w.values(3, 4)
+    f = w.graph(lambda x: (x * frozen).exp()[:, -1])
+    for i in range(2 * CALLS):
+        x = w.values(3, 4).requires_grad_()
+        y = f(x)
+        if i % 4 == 1:
+            y.mul_(2)
+        elif i % 4 == 3:
+            frozen.mul_(1.5)
+        try:
+            yield torch.autograd.grad(y.sum(), x)
+        except RuntimeError as error:
+            yield type(error).__name__
+
+
 def in_place(w):
     """The function writes to an argument that requires grad, or to what it saved."""
 
@@ -354,6 +371,7 @@ PROGRAMS = {
     leaves: 6,
     orders: 10,
     own_backward: 8,
+    part: 8,
     parts: 3,
     recomputed: 0,
     trained_inside: 0,

@@ -117,18 +117,21 @@ class Way(Alike):
 
     ``places`` are those of the results that require grad among the leaves, and
     ``arguments`` the positions and names of the arguments that do. ``back`` takes
-    gradients and what was saved; when calls come to it again, it is recorded.
+    gradients and the ``needed`` ones first of what was saved; when calls come to it
+    again, it is recorded.
     """
 
-    __slots__ = ("_again", "_back", "_recorded", "arguments", "places")
+    __slots__ = ("_again", "_back", "_recorded", "arguments", "needed", "places")
 
     def __init__(
         self,
         places: Sequence[int] = (),
         arguments: Sequence[int | str] = (),
+        needed: int = 0,
         back: Callable[..., Any] = tuple,
     ) -> None:
-        self.places, self.arguments, self._back = places, arguments, back
+        self.places, self.arguments, self.needed = places, arguments, needed
+        self._back = back
         self._again, self._recorded = False, back
 
     def way_back(self, graph: Graph) -> Callable[..., Any]:
@@ -212,7 +215,7 @@ class _Run:
         self._sources: dict[int | str, tuple[Any, Any, int, Any]] = {}
         self._given: list[Any] = []
         self._lists: list[list[Any]] = []
-        self._hooks = self._pushes = 0
+        self._hooks = self._pushes = self._needed = 0
         self._users = False
 
     def __call__(
@@ -289,7 +292,7 @@ class _Run:
         if self._users:
             # Guards look into what the function leads to, as its own backward.
             went.__wrapped__ = fn
-        way = Way(places, [*self._sources], went)
+        way = Way(places, [*self._sources], self._needed, went)
         return unflatten(structure, leaves), saved, tuple(variables), way
 
     def _check_sources(self) -> None:
@@ -345,7 +348,8 @@ class _Run:
 
         What is ``known``, or seen by a view of it, is returned itself: replays give
         that as it is, and autograd tells if somebody has written it. Of what shares
-        memory besides, one tensor is returned.
+        memory besides, one tensor is returned; behind those that are needed, what is
+        known and is but a part of one.
         """
         groups: dict[Any, list[_Handle]] = {}
         for each in self._handles:
@@ -361,8 +365,12 @@ class _Run:
             groups.setdefault((_memory(tensor), _sees(tensor)), []).append(handle)
         base_of = {(_memory(each), _sees(each)): each for each in reversed(known)}
         given: list[Any] = []
+        beside: list[Any] = []
         for key, handles in groups.items():
-            base = _base([each.tensor for each in handles], base_of.get(key))
+            seen = base_of.get(key)
+            base = _base([each.tensor for each in handles], seen)
+            if seen is not None and base is not seen:
+                beside.append(seen)
             for handle in handles:
                 handle.place = len(given)
                 shape, strides, offset = lies = _lies(handle.tensor)
@@ -371,7 +379,8 @@ class _Run:
                 if self._capturing:
                     handle.tensor = None
             given.append(base)
-        return tuple(given)
+        self._needed = len(given)
+        return (*given, *beside)
 
 
 def _base(tensors: Sequence[Any], known: Any) -> Any:
@@ -446,6 +455,7 @@ class _Call(NamedTuple):
 
     ends: Sequence[Any]
     saved: Sequence[Any]
+    needed: int
     back: Callable[..., Any]
     again: Callable[..., Any]
 
@@ -457,7 +467,7 @@ class _Node(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, call: _Call, *_: Any) -> Any:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*call.saved)
-        ctx.back, ctx.again = call.back, call.again
+        ctx.needed, ctx.back, ctx.again = call.needed, call.back, call.again
         # Others than those that the recording may keep for its next replay.
         return tuple(end.detach() for end in call.ends)
 
@@ -468,7 +478,7 @@ class _Node(torch.autograd.Function):  # type: ignore[misc]
             return None, *ctx.again(gradients)
         if not _C._autograd._get_current_graph_task_keep_graph():
             del ctx.again  # which holds what was passed, as long as it may be needed
-        return None, *ctx.back(*gradients, *saved)
+        return None, *ctx.back(*gradients, *saved[: ctx.needed])
 
 
 class Gradients:
@@ -523,7 +533,7 @@ class Gradients:
             again = partial(self._again, args, kwargs, way, inputs, _versions(args))
             aside, here = self._stream(), torch.cuda.current_stream()
             back = partial(_back_on, here, aside, way.way_back(self._graph))
-            call = _Call([*ends.values()], saved, back, again)
+            call = _Call([*ends.values()], saved, way.needed, back, again)
             # On the stream of captures: what adds gradients up is of that, too, since
             # one was captured. Were it of the default stream, none could be.
             torch.cuda.set_stream(aside)

@@ -116,7 +116,7 @@ class Skips(SkipsState):
         nodes: Collection[Node],
         target: Callable[[], Callable[..., Any]],
     ) -> None:
-        self._options, self._recordings, self._nodes = options, recordings, nodes
+        self._options, self._recordings, self._known = options, recordings, [nodes]
         self._is_array, self.target = recordings.integration.is_array, target
         self.left = self.passed = self._counted = 0
         self.counts: Counter[str] = Counter()
@@ -131,6 +131,13 @@ class Skips(SkipsState):
         self._reasons: dict[str, str] = {}
         self._new, self._replays = 0, 0
 
+    def shared(self, nodes: Collection[Node]) -> None:
+        """Take these for recordings of the function, too."""
+        self._known.append(nodes)
+
+    def _has_nodes(self) -> bool:
+        return any(self._known)
+
     def failed(self, error: CaptureError, call: Call | Unread) -> None:
         """Note that calls of one more kind cannot be recorded, with one as an example.
 
@@ -138,7 +145,7 @@ class Skips(SkipsState):
         have failed; where others can, those are not that look alike.
         """
         reason = self._reason(str(error))
-        if self._nodes:
+        if self._has_nodes():
             if self._often((reason, self._look(call.args, call.kwargs))):
                 self.learn(reason, call)
         elif self._often(reason) and not self._options.donate:
@@ -200,7 +207,7 @@ class Skips(SkipsState):
         One that looks like it is tried now and then: a list may be full by then, or a
         count at its end. To give the function up would be for good.
         """
-        if self._options.donate or self._nodes:
+        if self._options.donate or self._has_nodes():
             self.failed(error, call)
         elif self.learn(str(error), call):
             self._untold = error
@@ -251,13 +258,13 @@ class Skips(SkipsState):
     def passes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Return whether a call runs eagerly without more ado, and count it then."""
         self.tell()
-        if self._untold is not None and not self._nodes:
+        if self._untold is not None and not self._has_nodes():
             error, self._untold = self._untold, None
             self.warn(error)
-        if self.left > 0 and not self._nodes:
+        if self.left > 0 and not self._has_nodes():
             self.left -= 1
             known = self._latest
-        elif self.given_up is not None and not self._nodes:
+        elif self.given_up is not None and not self._has_nodes():
             known = self._whole
             self._look_away(known)
         else:
@@ -265,7 +272,7 @@ class Skips(SkipsState):
             found = self.looks.get(look)
             if found is None:
                 return False
-            if self._nodes and self._may_be_recorded(look):
+            if self._has_nodes() and self._may_be_recorded(look):
                 return self.holds(look)
             known = found
             self._look_away(known)
@@ -279,7 +286,7 @@ class Skips(SkipsState):
 
     def _look_away(self, known: list[Any]) -> None:
         """Have some calls run as this one without a look, unless those are watched."""
-        self._latest, settled = known, known[1] > _SETTLED and not self._nodes
+        self._latest, settled = known, known[1] > _SETTLED and not self._has_nodes()
         self.left = 0
         if settled and not self._recordings.steps_end():
             self.left = min(known[1] // 8, _BLIND)

@@ -85,6 +85,8 @@ class Eagerly:
             if of
             else CallLog(options.name, self.parameters, recordings, self.skips)
         )
+        if of:
+            self.skips.shared(self.cache.nodes)
         self.surveyor = Surveyor(of.target if of else target, integration)
         self.assigning = 0
 
@@ -116,6 +118,7 @@ class Eagerly:
             watching.prepares = specialization.remembers = True
         error = self._found(watching, watched, live, before) or self._clock(before)
         if self.notes(error) and not watching.breaks:
+            self.call_log.warmed_up(call)
             return watched.result
         with recordings.device.lock:
             self._lease_loosely(watched, watching)

@@ -117,10 +117,10 @@ class Runner:
         self, target: Callable[[], Callable[..., Any]], *, back: bool
     ) -> Callable[..., Any]:
         """Graph what runs this one's calls, or goes ``back`` through one."""
-        options = self.options
-        if back:
-            options = replace(options, name=f"{options.name}, backward")
-        of = None if back else self.eagerly
+        options, of = self.options, None if back else self.eagerly
+        name = f"{options.name}, backward" if back else options.name
+        # An eager run and a replay differ in what they save.
+        options = replace(options, name=name, verify=0)
         runner = Runner(target, options, self.recordings, of=of)
         self.behind.add(runner)
         return partial(_played, runner)
