@@ -123,12 +123,10 @@ def _bindings() -> Any:
         from cuda.bindings import driver
     except ImportError as error:
         install = "pip install 'sapwood[cuda]'"
-        raise no_device(
-            "import cuda.bindings",
-            f"NVIDIA's cuda.bindings cannot be imported ({error}): {install}"
-            if is_driver_here()
-            else f"no NVIDIA driver here; where there is a GPU, {install}",
-        ) from error
+        why = f"no NVIDIA driver here; where there is a GPU, {install}"
+        if is_driver_here():
+            why = f"NVIDIA's cuda.bindings cannot be imported ({error}): {install}"
+        raise no_device("import cuda.bindings", why) from error
     version: str = bindings.__version__
     if int(version.split(".", maxsplit=1)[0]) < _OLDEST_BINDINGS:
         raise no_device(

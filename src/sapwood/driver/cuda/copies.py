@@ -134,12 +134,9 @@ class Copies:
             name = f"sapwood_copy_{room}"
             self._functions[room] = self._kernels.keep(_image(name, room), name)
         firsts = [0, *accumulate(map(_blocks, op.sizes))]
-        return KernelOp(
-            self._functions[room],
-            _packed(op, room, firsts),
-            (max(1, firsts[-1]), 1, 1),
-            (_THREADS, 1, 1),
-        )
+        params, blocks = _packed(op, room, firsts), max(1, firsts[-1])
+        function = self._functions[room]
+        return KernelOp(function, params, (blocks, 1, 1), (_THREADS, 1, 1))
 
 
 def copies_of(op: KernelOp) -> CopiesOp:

@@ -52,16 +52,11 @@ class Cuda(Device):
         self._flow = flow = Flow(library, hosts, place)
         self._kernels = kernels = Kernels(library)
         self._graphs = graphs = Graphs(library, place, kernels, hosts)
-        super().__init__(
-            Abilities(
-                place.name, "cuda", memory.page, exact_addresses=False, ordinal=ordinal
-            ),
-            memory,
-            flow,
-            kernels,
-            Work(library, place, memory, hosts, flow, kernels, graphs),
-            graphs,
+        work = Work(library, place, memory, hosts, flow, kernels, graphs)
+        abilities = Abilities(
+            place.name, "cuda", memory.page, exact_addresses=False, ordinal=ordinal
         )
+        super().__init__(abilities, memory, flow, kernels, work, graphs)
 
     def around(self, name: str, call: Callable[..., R], args: tuple[Any, ...]) -> R:
         """Make a call in the device's place, its refusals named after it."""

@@ -442,10 +442,9 @@ class Flow:
         except Answer as answer:
             if answer.result is not Result.STREAM_CAPTURE_UNSUPPORTED:
                 raise
-            raise Refusal(
-                answer.result,
+            raise answer.result.refusal(
                 f"cannot {doing} a stream while it is capturing: do so before or after "
-                "the capture",
+                "the capture"
             ) from None
 
     def _lose(self, stream: StreamHandle, raw: Any) -> None:

@@ -199,9 +199,8 @@ class Graphs:
         ends = self._ends(graph) if last else ()
         heads = tuple(self.add_node(graph, op, ()) for op in first)
         if heads and roots:
-            join = (
-                heads[0] if len(heads) == 1 else self.add_node(graph, EmptyOp(), heads)
-            )
+            one = len(heads) == 1
+            join = heads[0] if one else self.add_node(graph, EmptyOp(), heads)
             many, add = [found.nodes[join]] * len(roots), cu.cuGraphAddDependencies
             library(add, found.raw, many, roots, None, len(roots))
         if last and len(ends) > 1:
@@ -299,10 +298,8 @@ class Graphs:
         # A kernel that may start before the one it depends on has ended may as well
         # start behind it: so programmatic edges, too, are only edges.
         befores, afters, _, _ = library(cu.cuGraphGetEdges, graph.raw, number)
-        return [
-            (NodeHandle(int(before)), NodeHandle(int(after)))
-            for before, after in zip(befores, afters, strict=True)
-        ]
+        pairs = zip(map(int, befores), map(int, afters), strict=True)
+        return [(NodeHandle(before), NodeHandle(after)) for before, after in pairs]
 
     def _kind(self, graph: _Graph, node: NodeHandle) -> type[Op]:
         found = graph.kinds.get(node)
@@ -336,19 +333,17 @@ class Graphs:
                 node = library(add, graph, before, number, params)
                 set_cluster(library, node, op)
                 return node
-            case CopiesOp():
+            case EmptyOp() | CopyOp(size=0) | SetOp(size=0):  # or there are no bytes
+                return library(cu.cuGraphAddEmptyNode, graph, before, number)
+            case CopiesOp() | CopyOp():
                 return self.node(graph, self._copies.kernel(op), before)
-            case CopyOp(size=size) if size:
-                return self.node(graph, self._copies.kernel(op), before)
-            case SetOp(size=size) if size:
+            case SetOp():
                 params = set_params(cu, op)
                 add = cu.cuGraphAddMemsetNode
                 return library(add, graph, before, number, params, context)
             case HostOp(call):
                 params = self._hosts.params_in(graph, call)
                 return library(cu.cuGraphAddHostNode, graph, before, number, params)
-            case _:  # a join, or bytes that there are none of
-                return library(cu.cuGraphAddEmptyNode, graph, before, number)
 
     def _leave(self, graph: _Graph) -> None:
         graph.users -= 1

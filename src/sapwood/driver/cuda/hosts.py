@@ -96,14 +96,10 @@ class Hosts:
         """Return the parameters of a node that calls ``call``; the graph keeps it."""
         token = self._new(call, once=False)
         library, cu = self._library, self._library.cu
+        asynchronous = cu.CUuserObject_flags.CU_USER_OBJECT_NO_DESTRUCTOR_SYNC
+        create = cu.cuUserObjectCreate
         try:
-            kept = library(
-                cu.cuUserObjectCreate,
-                token,
-                self._forget,
-                1,
-                cu.CUuserObject_flags.CU_USER_OBJECT_NO_DESTRUCTOR_SYNC,
-            )
+            kept = library(create, token, self._forget, 1, asynchronous)
         except Refusal:
             del _calls[token]
             raise

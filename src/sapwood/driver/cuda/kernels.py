@@ -204,10 +204,8 @@ class Kernels:
         function = self.functions.find(op.function)
         packed = Packed(function, op.params)
         if op.shared > function.shared:
-            cu = self._library.cu
-            most = (
-                cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            )
+            cu, of = self._library.cu, self._library.cu.CUfunction_attribute
+            most = of.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self._library(cu.cuFuncSetAttribute, function.raw, most, op.shared)
             function.shared = op.shared
         return function, packed
@@ -217,26 +215,18 @@ class Kernels:
         if max(op.cluster) > 1:
             raise unsupported("a kernel is launched in clusters: only graphs do that")
         function, packed = self.prepared(op)
-        self._library(
-            self._library.cu.cuLaunchKernel,
-            function.raw,
-            *op.grid,
-            *op.block,
-            op.shared,
-            stream,
-            packed.address,
-            0,
-        )
+        library, shape = self._library, (*op.grid, *op.block, op.shared)
+        launch = library.cu.cuLaunchKernel
+        library(launch, function.raw, *shape, stream, packed.address, 0)
 
     def _function(
         self, raw: Any, name: str, pointers: Pointers | None = None
     ) -> Function:
         layout: list[tuple[int, int]] = []
+        ask = self._library.cu.cuFuncGetParamInfo
         while True:
             try:
-                place = self._library(
-                    self._library.cu.cuFuncGetParamInfo, raw, len(layout)
-                )
+                place = self._library(ask, raw, len(layout))
             except Answer as answer:
                 if answer.result is not Result.INVALID_VALUE:
                     raise
@@ -251,9 +241,8 @@ def _check_image(image: bytes) -> None:
         ends = programs + sizes[0] * sizes[1], sections + sizes[2] * sizes[3]
         whole = len(image) >= max(ends)
     elif image.startswith(_FATBIN):
-        whole = len(image) >= sum(
-            int.from_bytes(image[part], "little") for part in _FATBIN_PARTS
-        )
+        parts = (int.from_bytes(image[part], "little") for part in _FATBIN_PARTS)
+        whole = len(image) >= sum(parts)
     else:
         whole = b".version" in image
     if not whole:

@@ -41,14 +41,8 @@ class Memory(Account):
         kind.type = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
         kind.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
         kind.location.id = ordinal
-        smallest = cu.CUmemAllocationGranularity_flags
-        self.page = Size(
-            library(
-                cu.cuMemGetAllocationGranularity,
-                kind,
-                smallest.CU_MEM_ALLOC_GRANULARITY_MINIMUM,
-            )
-        )
+        least = cu.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+        self.page = Size(library(cu.cuMemGetAllocationGranularity, kind, least))
         flags = cu.CUmemAccess_flags
         self._access = {
             Access.NONE: flags.CU_MEM_ACCESS_FLAGS_PROT_NONE,

@@ -70,12 +70,9 @@ def copy_of(library: Library, node: Any) -> CopyOp:
     """Return what a copy node copies."""
     cu = library.cu
     params = library(cu.cuGraphMemcpyNodeGetParams, node)
-    array = cu.CUmemorytype.CU_MEMORYTYPE_ARRAY
-    if (
-        array in {params.srcMemoryType, params.dstMemoryType}
-        or params.Height != 1
-        or params.Depth != 1
-    ):
+    kinds = {params.srcMemoryType, params.dstMemoryType}
+    is_array = cu.CUmemorytype.CU_MEMORYTYPE_ARRAY in kinds
+    if is_array or params.Height != 1 or params.Depth != 1:
         raise unsupported(
             f"a copy of {params.Depth * params.Height} rows of {params.WidthInBytes} "
             "bytes, or of an array, was captured: copy contiguous memory only"
@@ -83,11 +80,8 @@ def copy_of(library: Library, node: Any) -> CopyOp:
     host = cu.CUmemorytype.CU_MEMORYTYPE_HOST
     src = params.srcHost if params.srcMemoryType == host else int(params.srcDevice)
     dst = params.dstHost if params.dstMemoryType == host else int(params.dstDevice)
-    return CopyOp(
-        Addr(dst + params.dstXInBytes),
-        Addr(src + params.srcXInBytes),
-        Size(params.WidthInBytes),
-    )
+    size = Size(params.WidthInBytes)
+    return CopyOp(Addr(dst + params.dstXInBytes), Addr(src + params.srcXInBytes), size)
 
 
 def set_of(library: Library, node: Any) -> SetOp:

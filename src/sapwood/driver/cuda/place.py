@@ -23,21 +23,15 @@ class Place:
             name: bytes = library(cu.cuDeviceGetName, 256, self.device)
             self.name = name.partition(b"\0")[0].decode()
             if not library(cu.cuDeviceGetAttribute, virtual, self.device):
-                raise NoDevice(
-                    "open",
-                    801,
-                    "NOT_SUPPORTED",
+                why = (
                     f"{self.name} has no virtual memory management here: use another "
-                    "GPU, or a driver mode that has it",
+                    "GPU, or a driver mode that has it"
                 )
+                raise NoDevice("open", 801, "NOT_SUPPORTED", why)
             self.context = library(cu.cuDevicePrimaryCtxRetain, self.device)
         except Answer as answer:
-            raise NoDevice(
-                "open",
-                answer.code,
-                answer.name,
-                f"GPU {ordinal} cannot be used: {answer.explanation}",
-            ) from answer
+            why = f"GPU {ordinal} cannot be used: {answer.explanation}"
+            raise NoDevice("open", answer.code, answer.name, why) from answer
         self.current = _Current(library, self.context)
 
     def here(self) -> _Here:

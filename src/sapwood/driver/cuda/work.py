@@ -69,16 +69,11 @@ class Work:
             return
         # cuLaunchHostFunc of the bindings frees what it recorded after one launch.
         graph, before = captured
+        node = self._graphs.node(graph, HostOp(call), before)
         cu = self._library.cu
-        only = cu.CUstreamUpdateCaptureDependencies_flags
-        self._library(
-            cu.cuStreamUpdateCaptureDependencies,
-            raw,
-            [self._graphs.node(graph, HostOp(call), before)],
-            None,
-            1,
-            int(only.CU_STREAM_SET_CAPTURE_DEPENDENCIES),
-        )
+        flags = cu.CUstreamUpdateCaptureDependencies_flags
+        only = int(flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+        self._library(cu.cuStreamUpdateCaptureDependencies, raw, [node], None, 1, only)
 
     def upload(self, dst: Addr, data: memoryview, stream: StreamHandle) -> None:
         raw = self._flow.idle(stream, "upload on")
