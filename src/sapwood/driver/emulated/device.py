@@ -60,14 +60,8 @@ class Emulated(Device):
             raise refusal.error("open") from refusal.__cause__
         self._flow = flow = Flow(order, handles)
         work = Work(memory, flow, self._call_host, handles)
-        super().__init__(
-            Abilities("emulated", "emulated", page, exact_addresses=True),
-            memory,
-            flow,
-            work,
-            work,
-            work,
-        )
+        abilities = Abilities("emulated", "emulated", page, exact_addresses=True)
+        super().__init__(abilities, memory, flow, work, work, work)
 
     def around(self, name: str, call: Callable[..., R], args: tuple[Any, ...]) -> R:
         """Make a call: one at a time, its refusals named after it."""

@@ -346,9 +346,8 @@ class Flow:
         if queue.tail is not None:
             _raise(queue.tail.error)
         if doing and queue in self._captures:
-            self._captures[queue].invalidate(
-                f"somebody tried to {doing} its stream {stream}"
-            )
+            tried = f"somebody tried to {doing} its stream {stream}"
+            self._captures[queue].invalidate(tried)
             raise Result.STREAM_CAPTURE_UNSUPPORTED.refusal(
                 f"cannot {doing} stream {stream} while it is capturing: do so before "
                 "or after the capture"

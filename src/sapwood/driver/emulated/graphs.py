@@ -54,9 +54,8 @@ class Graph:
 
     def edges(self) -> tuple[tuple[NodeHandle, NodeHandle], ...]:
         """Return ``(before, after)`` pairs."""
-        return tuple(
-            [(each, node) for node, made in self.nodes.items() for each in made.after]
-        )
+        nodes = self.nodes.items()
+        return tuple([(each, node) for node, made in nodes for each in made.after])
 
     def before(self, nodes: Iterable[NodeHandle]) -> set[NodeHandle]:
         """Return these nodes and all that they come after."""

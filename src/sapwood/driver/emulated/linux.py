@@ -49,7 +49,8 @@ for _function in (_libc.mmap, _libc.munmap, _libc.mprotect, _libc.fallocate):
 
 def reserve(address: Addr, size: Size) -> None:
     """Take addresses that nothing uses, without memory behind them."""
-    got = _map(address, size, _NONE, _ANONYMOUS | _NORESERVE | _FIXED_NOREPLACE)
+    flags = _ANONYMOUS | _NORESERVE | _FIXED_NOREPLACE
+    got = Addr(_libc.mmap(address, size, _NONE, flags, -1, 0))
     if got != address:
         unmap(got, size)
         raise FileExistsError(f"{hex_address(address)} cannot be had")
@@ -57,17 +58,17 @@ def reserve(address: Addr, size: Size) -> None:
 
 def cover(address: Addr, size: Size) -> None:
     """Unmap what lies at reserved addresses and keep the addresses."""
-    _map(address, size, _NONE, _ANONYMOUS | _NORESERVE | _FIXED)
+    _libc.mmap(address, size, _NONE, _ANONYMOUS | _NORESERVE | _FIXED, -1, 0)
 
 
 def map_file(address: Addr, size: Size, file: int, offset: int) -> None:
     """Map a part of a file at reserved addresses, without access."""
-    _map(address, size, _NONE, mmap.MAP_SHARED | _FIXED, file, offset)
+    _libc.mmap(address, size, _NONE, mmap.MAP_SHARED | _FIXED, file, offset)
 
 
 def new_private(size: Size) -> Addr:
     """Return new private memory, anywhere."""
-    return _map(Addr(0), size, _PROTECTION[Access.READ_WRITE], _ANONYMOUS)
+    return Addr(_libc.mmap(0, size, _PROTECTION[Access.READ_WRITE], _ANONYMOUS, -1, 0))
 
 
 def protect(address: Addr, size: Size, access: Access) -> None:
@@ -106,14 +107,3 @@ def punch(file: int, offset: int, size: Size) -> None:
 def max_map_count() -> int:
     """Return how many mappings Linux allows this process."""
     return int(Path("/proc/sys/vm/max_map_count").read_text())
-
-
-def _map(
-    address: Addr,
-    size: Size,
-    protection: int,
-    flags: int,
-    file: int = -1,
-    offset: int = 0,
-) -> Addr:
-    return Addr(_libc.mmap(address, size, protection, flags, file, offset))

@@ -253,9 +253,8 @@ class Work:
     def words(self, graph: GraphHandle) -> frozenset[Addr]:
         """Return where everything begins that any node uses."""
         nodes = self.graphs.find(graph).nodes.values()
-        return frozenset(
-            Addr(lo) for node in nodes for lo, _, _ in self._bind(node.op).spans
-        )
+        spans = (span for node in nodes for span in self._bind(node.op).spans)
+        return frozenset(Addr(lo) for lo, _, _ in spans)
 
     def surround(
         self, graph: GraphHandle, first: tuple[Op, ...], last: tuple[Op, ...]
