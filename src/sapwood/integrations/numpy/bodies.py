@@ -180,7 +180,19 @@ def calling(ufunc: np.ufunc) -> Body:
     def bind(
         outs: Values, dtype: Any, casting: str | None, mask: Any, *ins: Any
     ) -> Callable[[], Any]:
-        operands = _typed(ufunc, outs, dtype, casting, ins)
+        rules: dict[str, Any] = {"casting": casting or "same_kind"}
+        if dtype is not None:
+            rules["signature"] = (None,) * ufunc.nin + (dtype,) * ufunc.nout
+        asked = [v.dtype if isinstance(v, np.ndarray) else _weak(v) for v in ins]
+        asked += [None if v is None else v.dtype for v in outs]
+        types = ufunc.resolve_dtypes(tuple(asked), **rules)
+        # Numbers become arrays of the types that NumPy gives them.
+        operands = [
+            v if isinstance(v, np.ndarray) else _constant(ufunc, v, to)
+            for v, to in zip(ins, types, strict=False)
+        ]
+        if ufunc is np.power and types[0].kind in "iu" and _is_negative(ins[1]):
+            raise ValueError("Integers to negative integer powers are not allowed.")
         options = {"dtype": dtype, "casting": casting, "where": mask}
         options = {name: v for name, v in options.items() if v is not None}
         # By keyword it may be None under a mask, of which NumPy warns else.
@@ -189,25 +201,6 @@ def calling(ufunc: np.ufunc) -> Body:
         return partial(ufunc, *operands, *outs, **options)
 
     return Body(bind)
-
-
-def _typed(
-    ufunc: np.ufunc, outs: Values, dtype: Any, casting: Any, ins: Values
-) -> list[Any]:
-    """Return the inputs with numbers as arrays of the types that NumPy gives them."""
-    options: dict[str, Any] = {"casting": casting or "same_kind"}
-    if dtype is not None:
-        options["signature"] = (None,) * ufunc.nin + (dtype,) * ufunc.nout
-    asked = [v.dtype if isinstance(v, np.ndarray) else _weak(v) for v in ins]
-    asked += [None if v is None else v.dtype for v in outs]
-    types = ufunc.resolve_dtypes(tuple(asked), **options)
-    typed = [
-        v if isinstance(v, np.ndarray) else _constant(ufunc, v, to)
-        for v, to in zip(ins, types, strict=False)
-    ]
-    if ufunc is np.power and types[0].kind in "iu" and _is_negative(ins[1]):
-        raise ValueError("Integers to negative integer powers are not allowed.")
-    return typed
 
 
 def _weak(value: complex) -> Any:
@@ -229,18 +222,10 @@ def _constant(ufunc: np.ufunc, value: complex, dtype: np.dtype[Any]) -> Any:
 
 
 DRAWS: Final = (
-    *(
-        "beta",
-        "binomial",
-        "chisquare",
-        "choice",
-        "exponential",
-        "f",
-        "gamma",
-        "geometric",
-    ),
-    *("gumbel", "integers", "laplace", "logistic", "lognormal", "logseries"),
-    *("negative_binomial", "normal", "pareto", "permutation", "poisson", "power"),
+    *("beta", "binomial", "chisquare", "choice", "exponential", "f", "gamma"),
+    *("geometric", "gumbel", "integers", "laplace", "logistic", "lognormal"),
+    *("logseries", "negative_binomial", "normal", "pareto", "permutation"),
+    *("poisson", "power"),
     *("random", "rayleigh", "standard_cauchy", "standard_exponential"),
     *("standard_gamma", "standard_normal", "standard_t", "triangular", "uniform"),
     *("vonmises", "wald", "weibull", "zipf"),

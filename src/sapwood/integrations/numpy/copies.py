@@ -95,11 +95,8 @@ def source(target: A, value: Any, what: str) -> Any:
         with np.errstate(all="ignore"):
             return np.array(value, target.dtype)
     if found.dtype.kind == "c" and target.dtype.kind != "c":
-        warnings.warn(
-            "Casting complex values to real discards the imaginary part",
-            np.exceptions.ComplexWarning,
-            stacklevel=4,
-        )
+        said = "Casting complex values to real discards the imaginary part"
+        warnings.warn(said, np.exceptions.ComplexWarning, stacklevel=4)
         return found.seen(found.face.real) if isinstance(found, Faced) else found.real
     return found
 
@@ -262,9 +259,8 @@ def _filled_like(value: Any) -> Callable[..., Any]:
     return create
 
 
-def _full_like(a: A, fill_value: Any, *args: Any, **options: Any) -> A:
-    new: A = _filled_like(fill_value)(a, *args, **options)
-    return new
+def _full_like(a: Faced, fill_value: Any, *args: Any, **options: Any) -> Any:
+    return _filled_like(fill_value)(a, *args, **options)
 
 
 LIKES: Final[dict[Callable[..., Any], Callable[..., Any]]] = {

@@ -180,16 +180,13 @@ def viewed(function: Callable[..., Any]) -> Callable[..., Any]:
         found = function(*faces, **options)
         if isinstance(found, np.ndarray):
             return first.seen(found)
-        if function is not np.broadcast_arrays and not _several(arrays):
+        alone = sum(isinstance(array, Faced) for array in arrays) == 1
+        if function is not np.broadcast_arrays and alone:
             return type(found)(first.seen(face) for face in found)
         pairs = zip(arrays, found, strict=True)
         return type(found)(array.seen(face) for array, face in pairs)
 
     return view
-
-
-def _several(arrays: tuple[Any, ...]) -> bool:
-    return sum(isinstance(array, Faced) for array in arrays) > 1
 
 
 def imaginary(x: A) -> A:
@@ -250,11 +247,8 @@ def _frozen(value: Any, name: str) -> Any:
 
 def _general(kernel: str, name: str) -> Callable[..., Any]:
     def run(*args: Any, out: Any = None, **options: Any) -> Any:
-        named = tuple(
-            (key, _frozen(value, name))
-            for key, value in options.items()
-            if value is not _UNSET
-        )
+        given = {key: v for key, v in options.items() if v is not _UNSET}
+        named = tuple((key, _frozen(value, name)) for key, value in given.items())
         values = tuple(_frozen(value, name) for value in args)
         like = next(arrays_in((values, named, out)))
         return given_as(like, kernel, (values, named), out)
@@ -330,15 +324,6 @@ def _on_host(function: Callable[..., Any], args: Any, options: dict[str, Any]) -
     return function(*map(read, args), **named)
 
 
-def _said(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Functions that say something of values, as a number of Python's."""
-
-    def run(*args: Any, **options: Any) -> Any:
-        return _on_host(function, args, options)
-
-    return run
-
-
 def _allclose(a: Any, b: Any, *args: Any, **options: Any) -> bool:
     close = _general("make:isclose", "isclose")(a, b, *args, **options)
     return bool(download(reduction(np.logical_and)(close), "allclose"))
@@ -354,12 +339,16 @@ def _array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> bool:
     return np.array_equal(one, other, equal_nan)
 
 
-def _copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -> None:
-    if not isinstance(dst, Faced):
+def _check_written(target: Any, name: str) -> None:
+    if not isinstance(target, Faced):
         raise TypeError(
-            "numpy.copyto cannot write device data into a host array; use "
+            f"numpy.{name} cannot write device data into a host array; use "
             "numpy.asarray(x) to read it"
         )
+
+
+def _copyto(dst: Any, src: Any, casting: Any = "same_kind", where: Any = True) -> None:
+    _check_written(dst, "copyto")
     if not isinstance(src, (Faced, bool, int, float, complex, np.generic)):
         src = source(dst, src, "numpy.copyto")
     options: tuple[tuple[str, Any], ...] = (("casting", casting),)
@@ -395,11 +384,7 @@ def _writing(function: Callable[..., Any]) -> Callable[..., Any]:
     name = function.__name__
 
     def run(a: Any, *args: Any, **options: Any) -> None:
-        if not isinstance(a, Faced):
-            raise TypeError(
-                f"numpy.{name} cannot write device data into a host array; use "
-                "numpy.asarray(x) to read it"
-            )
+        _check_written(a, name)
         named = tuple((key, _frozen(value, name)) for key, value in options.items())
         mutate(name, a, (tuple(_frozen(value, name) for value in args), named))
 
@@ -423,10 +408,6 @@ def _astype(x: A, dtype: Any, *, copy: bool = True, **_: Any) -> A:
     return converted(x, dtype) if copy or np.dtype(dtype) != x.dtype else x
 
 
-def _copy(a: A, order: Any = "K", **_: Any) -> A:
-    return converted(a, None, order)
-
-
 _ASKING: Final = (
     *(np.common_type, np.iscomplexobj, np.isrealobj, np.ndim, np.result_type),
     *(np.shape, np.size),
@@ -441,14 +422,7 @@ READING: Final = (
     *(np.unique_inverse, np.unique_values),
 )
 """Functions whose result has a shape or dtype that depends on values."""
-_ALIKE: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
-    np.linalg.matmul: np.matmul,
-    np.linalg.trace: lambda x, /, *, offset=0, dtype=None: np.trace(
-        x, offset, -2, -1, dtype
-    ),
-    np.linalg.vecdot: np.vecdot,
-}
-"""Functions that are others, by another name."""
+_MAKING: Final = COPYING | LINALG | ESTIMATES | SOLVING
 _REDUCTIONS: Final = (
     (np.add, (np.sum,)),
     (np.multiply, (np.prod,)),
@@ -459,31 +433,32 @@ _REDUCTIONS: Final = (
 )
 
 FUNCTIONS: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
-    **{f: _general(f"make:{name}", name) for name, f in COPYING.items()},
+    **{f: _general(f"make:{name}", name) for name, f in _MAKING.items()},
     **{f: _general(f"fill:{name}", name) for name, f in FILLING.items()},
     **{f: viewed(f) for f in VIEWS},
     **{f: reduction(ufunc) for ufunc, fs in _REDUCTIONS for f in fs},
-    **{f: _general(f"make:{name}", name) for name, f in LINALG.items()},
-    **{f: _general(f"make:{name}", name) for name, f in ESTIMATES.items()},
-    **{f: _general(f"make:{name}", name) for name, f in SOLVING.items()},
     **{f: _summary(f) for f in SUMMARIES.values()},
     **{f: _writing(f) for f in WRITING.values()},
     **{f: _counted(f) for f in (np.delete, np.insert, np.repeat)},
     **{f: _on_faces(f) for f in _ASKING},
     **{f: _read_through(f) for f in READING},
     **LIKES,
-    **_ALIKE,
     np.allclose: _allclose,
     np.around: _general("fill:round", "round"),
     np.array_equal: _array_equal,
-    np.array_equiv: _said(np.array_equiv),
+    np.array_equiv: lambda *args, **options: _on_host(np.array_equiv, args, options),
     np.astype: _astype,
     np.average: _average,
     np.block: _block,
-    np.copy: _copy,
+    np.copy: lambda a, order="K", **_: converted(a, None, order),
     np.copyto: _copyto,
     np.diag: _diag,
     np.imag: imaginary,
+    np.linalg.matmul: np.matmul,
+    np.linalg.trace: lambda x, /, *, offset=0, dtype=None: np.trace(
+        x, offset, -2, -1, dtype
+    ),
+    np.linalg.vecdot: np.vecdot,
     np.nan_to_num: _nan_to_num,
     np.put_along_axis: _put_along_axis,
     np.ravel: raveled,

@@ -31,9 +31,7 @@ from sapwood.units import Addr
 
 # A generator is its state, an array: so a graphed function may be passed one.
 register_container(
-    Generator,
-    lambda generator: ([generator.state], None),
-    lambda _, children: Generator(*children),
+    Generator, lambda g: ([g.state], None), lambda _, children: Generator(*children)
 )
 
 

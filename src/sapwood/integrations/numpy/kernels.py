@@ -207,7 +207,5 @@ def _bind(body: Body, params: bytes) -> Callable[[], Any]:
     return partial(SILENT.copy().run, body.bind(outs, *args))
 
 
-register_module(
-    IMAGE,
-    [Kernel(name, partial(_bind, body), pointers) for name, body in BODIES.items()],
-)
+_KERNELS = [Kernel(name, partial(_bind, b), pointers) for name, b in BODIES.items()]
+register_module(IMAGE, _KERNELS)

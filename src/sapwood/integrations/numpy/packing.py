@@ -78,8 +78,13 @@ def _pack_constant(value: Any) -> bytes:
     for number, symbol in enumerate(SYMBOLS):
         if value is symbol:
             return _record(_SYMBOL, number, b"")
-    if isinstance(value, (int, float, complex)):
-        return _pack_number(value)
+    if isinstance(value, int):
+        words = value.bit_length() // 64 + 1
+        return _record(_INT, 0, int(value).to_bytes(8 * words, "little", signed=True))
+    if isinstance(value, float):
+        return _record(_FLOAT, 0, _float.pack(value))
+    if isinstance(value, complex):
+        return _record(COMPLEX, 0, _complex.pack(value.real, value.imag))
     if isinstance(value, str):
         text = value.encode()
         return _record(TEXT, len(text), text)
@@ -89,15 +94,6 @@ def _pack_constant(value: Any) -> bytes:
         f"a kernel cannot take {type(value).__name__}; pass a device array or a "
         "plain number"
     )
-
-
-def _pack_number(value: complex) -> bytes:
-    if isinstance(value, int):
-        words = value.bit_length() // 64 + 1
-        return _record(_INT, 0, int(value).to_bytes(8 * words, "little", signed=True))
-    if isinstance(value, float):
-        return _record(_FLOAT, 0, _float.pack(value))
-    return _record(COMPLEX, 0, _complex.pack(value.real, value.imag))
 
 
 def _record(tag: int, info: int, body: bytes) -> bytes:
@@ -117,27 +113,20 @@ def unpack(
 def _unpack_values(
     params: bytes, count: int, place: int, array_at: Callable[[int, Layout], Array]
 ) -> tuple[tuple[Any, ...], int]:
-    values = []
+    values: list[Any] = []
     for _ in range(count):
-        value, place = _unpack_value(params, place, array_at)
-        values.append(value)
+        tag, info, words = _head.unpack_from(params, place)
+        body, place = params[place + 8 : place + 8 * words], place + 8 * words
+        if tag == ARRAY:
+            (address,) = _word.unpack_from(body, 8)
+            values.append(array_at(address, _layout(body[:8], body[16:])))
+        elif tag in (TUPLE, _SLICE):
+            inside = info if tag == TUPLE else 3
+            items, place = _unpack_values(params, inside, place, array_at)
+            values.append(items if tag == TUPLE else slice(*items))
+        else:
+            values.append(_READERS[tag](info, body))
     return tuple(values), place
-
-
-def _unpack_value(
-    params: bytes, place: int, array_at: Callable[[int, Layout], Array]
-) -> tuple[Any, int]:
-    tag, info, words = _head.unpack_from(params, place)
-    end = place + 8 * words
-    if tag == ARRAY:
-        (address,) = _word.unpack_from(params, place + 16)
-        frame = params[place + 8 : place + 16], params[place + 24 : end]
-        return array_at(address, _layout(*frame)), end
-    if tag not in (TUPLE, _SLICE):
-        return _READERS[tag](info, params[place + 8 : end]), end
-    count = info if tag == TUPLE else 3
-    items, end = _unpack_values(params, count, end, array_at)
-    return (items if tag == TUPLE else slice(*items)), end
 
 
 @lru_cache(4096)
