@@ -50,7 +50,7 @@ FILE_MUTANTS: Final = (
     ),
     mutant(
         "output outside its storage",
-        archive._output,
+        archive._load_outputs,
         'expect(inside, "an output outside its storage")',
         "pass",
     ),

@@ -195,46 +195,41 @@ def _load_outputs(found: Json, integration: Integration, *, nested: bool) -> Out
     )
     number = len(found["leaves"])
     outputs: list[Output] = []
+
+    def load(row: list[Any]) -> Output:
+        match row:
+            case ["fresh", k, layout, offset]:
+                bytes_ = storages[within(k, len(storages))]
+                loaded = load_layout(layout, integration)
+                lo, hi = loaded.extent
+                at = within(offset, REACH)
+                end = bytes_.address + bytes_.size
+                inside = bytes_.address <= at + lo and at + hi <= end
+                expect(inside, "an output outside its storage")
+                return Fresh(k, loaded, Addr(at))
+            case ["same", k]:
+                first = outputs[within(k, len(outputs))]
+                expect(not isinstance(first, Constant), "an output")
+                return Same(k)
+            case ["alias", k]:
+                return Alias(within(k, 1 << 31))
+            case ["view", k, layout, offset]:
+                expect(type(offset) is int, "the offset of a view")
+                seen = load_layout(layout, integration)
+                return View(within(k, 1 << 31), seen, offset)
+            case ["constant", value]:
+                return Constant(from_json(value))
+            case _:
+                raise StoreError("a recording is damaged: an output. Record it anew")
+
     for row in (*found["leaves"], *found["bound"]):
-        outputs.append(_output(row, outputs, storages, integration))
+        outputs.append(load(row))  # noqa: PERF401  it looks at those before
     structure: Structure = flat_structure(number)
     if nested:
         structure, count = load_structure(found["structure"])
         expect(count == number, "the number of its outputs")
-    return Outputs(
-        structure, tuple(outputs[:number]), tuple(outputs[number:]), storages
-    )
-
-
-def _output(
-    row: list[Any],
-    before: Sequence[Output],
-    storages: Sequence[Bytes],
-    integration: Integration,
-) -> Output:
-    match row:
-        case ["fresh", k, layout, offset]:
-            bytes_ = storages[within(k, len(storages))]
-            loaded = load_layout(layout, integration)
-            lo, hi = loaded.extent
-            at = within(offset, REACH)
-            end = bytes_.address + bytes_.size
-            inside = bytes_.address <= at + lo and at + hi <= end
-            expect(inside, "an output outside its storage")
-            return Fresh(k, loaded, Addr(at))
-        case ["same", k]:
-            first = before[within(k, len(before))]
-            expect(not isinstance(first, Constant), "an output")
-            return Same(k)
-        case ["alias", k]:
-            return Alias(within(k, 1 << 31))
-        case ["view", k, layout, offset]:
-            expect(type(offset) is int, "the offset of a view")
-            return View(within(k, 1 << 31), load_layout(layout, integration), offset)
-        case ["constant", value]:
-            return Constant(from_json(value))
-        case _:
-            raise StoreError("a recording is damaged: an output. Record it anew")
+    leaves, bound = tuple(outputs[:number]), tuple(outputs[number:])
+    return Outputs(structure, leaves, bound, storages)
 
 
 def load_layout(found: Json, integration: Integration) -> Layout:

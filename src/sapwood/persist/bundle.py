@@ -275,19 +275,28 @@ def unpack(
     def kept(pairs: Iterable[tuple[str, Json]]) -> dict[str, Kept]:
         return {name: _load_kept(row, storages, integration) for name, row in pairs}
 
+    def load(number: int, row: Json) -> Saved:
+        names, texts, pinned = row["names"], row["texts"], row["pinned"]
+        expect(len(names) == len(texts) and set(names) >= pinned.keys(), "a name")
+        prefix = f"{number}."
+        own = {
+            name.removeprefix(prefix): body
+            for name, body in sections.items()
+            if name.startswith(prefix)
+        }
+        signature = _signature(row["signature"], len(names))
+        archive = decode(own, integration, nested=nested)
+        return Saved(signature, archive, tuple(names), tuple(texts), pinned)
+
     arguments, ambient = kept(index["arguments"].items()), kept(index["ambient"])
     expect(len(ambient) == len(index["ambient"]), "the path of an array")
-    recordings = tuple(
-        _load_saved(number, row, sections, integration, nested=nested)
-        for number, row in enumerate(index["recordings"])
-    )
+    recordings = tuple(load(*each) for each in enumerate(index["recordings"]))
     for saved in recordings:
         paths = {binding.path for binding in saved.archive.ambient}
         expect(arguments.keys() >= set(saved.pinned.values()), "a name")
         expect(ambient.keys() >= paths, "the path of an array")
-    return Bundle(
-        index["name"], index["device"], recordings, arguments, ambient, storages
-    )
+    name, device = index["name"], index["device"]
+    return Bundle(name, device, recordings, arguments, ambient, storages)
 
 
 _KEPT: Final = (int, object, int)
@@ -310,27 +319,6 @@ def _load_kept(row: Json, storages: Sequence[bytes], integration: Integration) -
     inside = offset + lo >= 0 and offset + hi <= len(storages[number])
     expect(inside, "an array outside its bytes")
     return Kept(number, layout, offset)
-
-
-def _load_saved(
-    number: int,
-    row: Json,
-    sections: Mapping[str, bytes],
-    integration: Integration,
-    *,
-    nested: bool,
-) -> Saved:
-    names, texts, pinned = row["names"], row["texts"], row["pinned"]
-    expect(len(names) == len(texts) and set(names) >= pinned.keys(), "a name")
-    prefix = f"{number}."
-    own = {
-        name.removeprefix(prefix): body
-        for name, body in sections.items()
-        if name.startswith(prefix)
-    }
-    signature = _signature(row["signature"], len(names))
-    archive = decode(own, integration, nested=nested)
-    return Saved(signature, archive, tuple(names), tuple(texts), pinned)
 
 
 def _signature(found: str, arrays: int) -> bytes:

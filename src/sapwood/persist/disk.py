@@ -416,9 +416,8 @@ class DiskStore:
             over = max(size - self.limit, 0)
             removed = self._evict(items, Want(over, over), {})
             self._size = None
-        return Trimmed(
-            tuple(item.name for item in removed), swept, Size(size - _size_of(removed))
-        )
+        names = tuple(item.name for item in removed)
+        return Trimmed(names, swept, Size(size - _size_of(removed)))
 
     def _check_writable(self) -> None:
         if self.read_only:

@@ -20,7 +20,7 @@ from sapwood.memory.device import Device
 from sapwood.memory.range import REACH, Range
 from sapwood.memory.storage import Storage, Unowned
 from sapwood.persist.archive import Archive, SlotBinding
-from sapwood.tree.call.integration import Array, Integration
+from sapwood.tree.call.integration import Integration
 from sapwood.tree.call.signature import Arrays, Place, look
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.guards import Ambient, Slot, Survey
@@ -52,7 +52,7 @@ def restore(
 
     Raises `DriverError` or `OutOfMemory`, and then nothing is left of it.
     """
-    integration = recordings.integration
+    integration, device = recordings.integration, recordings.device
     args, kwargs = unflatten(order.call.structure, order.call.leaves)
     finder = Finder(survey, order.bind(args, kwargs), integration)
     ambient = finder.ambient(archive.ambient)
@@ -71,13 +71,30 @@ def restore(
         return "it was recorded on other arrays"
     range_ = None
     try:
-        archive = _inspected(archive, places, recordings.device)
-        pages = _pages(archive, recordings.device)
-        size = Size((max(pages, default=0) + 1) * recordings.device.pages.page)
-        range_ = Range.reserve(recordings.device.pages, size, Size(0))
+        archive = _inspected(archive, places, device)
+        pages = _pages(archive, device)
+        size = Size((max(pages, default=0) + 1) * device.pages.page)
+        range_ = Range.reserve(device.pages, size, Size(0))
         range_.back(pages)
-        drawing = _drawing(archive, order, ambient, read_by, places, range_, recordings)
-        return Recorded(build(drawing, range_), read_by, bound, None)
+        recording, own, hints = archive.recording, archive.arguments, archive.roles
+        outputs = _outputs(archive.outputs, range_.base, given, read_by, recordings)
+        _check_ops(recording, integration)
+        roles = argument_roles(order, places[:own], recordings, hints[:own])
+        names, more = ambient_roles(order, ambient, places[own:], hints[own:])
+        roles = (*roles, *more)
+        spec = LinkSpec(
+            order=order.showing(outputs, integration),
+            recording=recording,
+            outputs=outputs,
+            places=places,
+            names=[*order.names, *names],
+            roles=roles,
+            stages=late_stages(places, roles, range_, device),
+            ambient=ambient,
+            ambient_arrays=read_by,
+            link=partial(link, device.driver, recording, functions=device.function),
+        )
+        return Recorded(build(spec, range_), read_by, bound, None)
     except BaseException as error:
         if range_ is not None:
             with Release() as release:
@@ -93,39 +110,6 @@ def _inspected(archive: Archive, places: Sequence[Place], device: Device) -> Arc
     recording = inspect(archive.recording, addresses, device.driver, device.function)
     _check_bounds(recording, places)
     return replace(archive, recording=recording)
-
-
-def _drawing(
-    archive: Archive,
-    order: RecordRequest,
-    ambient: Ambient,
-    read_by: Arrays,
-    places: Sequence[Place],
-    range_: Range,
-    recordings: Recordings,
-) -> LinkSpec:
-    device, integration, call = recordings.device, recordings.integration, order.call
-    recording = archive.recording
-    arrays = [*call.given.arrays, *read_by.arrays]
-    outputs = _outputs(archive.outputs, range_, arrays, integration)
-    _check_result(outputs, call.given.arrays, read_by.arrays, integration, device)
-    _check_ops(recording, integration)
-    own, hints = archive.arguments, archive.roles
-    roles = argument_roles(order, places[:own], recordings, hints[:own])
-    names, more = ambient_roles(order, ambient, places[own:], hints[own:])
-    roles = (*roles, *more)
-    return LinkSpec(
-        order=order.showing(outputs, integration),
-        recording=recording,
-        outputs=outputs,
-        places=places,
-        names=[*order.names, *names],
-        roles=roles,
-        stages=late_stages(places, roles, range_, device),
-        ambient=ambient,
-        ambient_arrays=read_by,
-        link=partial(link, device.driver, recording, functions=device.function),
-    )
 
 
 def _check_ops(recording: Recording, integration: Integration) -> None:
@@ -182,13 +166,18 @@ def _pages(archive: Archive, device: Device) -> set[int]:
 
 
 def _outputs(
-    outputs: Outputs, range_: Range, arrays: Sequence[object], integration: Integration
+    outputs: Outputs, base: Addr, given: Arrays, ambient: Arrays, recordings: Recordings
 ) -> Outputs:
-    """Return outputs at the addresses of this range."""
-    base = range_.base
-    storages = tuple(
-        Bytes(Addr(base + each.address), each.size) for each in outputs.storages
-    )
+    """Return outputs at the addresses of the range at ``base``.
+
+    Raises `StoreError` where no result can be made of them.
+    """
+    integration, arrays = recordings.integration, [*given.arrays, *ambient.arrays]
+    token, queue = Unowned(), recordings.device.returns
+    storages = [
+        Storage(Addr(base + each.address), each.size, token, queue)
+        for each in outputs.storages
+    ]
 
     def moved(output: Output) -> Output:
         match output:
@@ -201,31 +190,15 @@ def _outputs(
                     _check_view(output, arrays[k], integration)
         return output
 
-    return Outputs(
-        outputs.structure,
-        tuple(map(moved, outputs.leaves)),
-        tuple(map(moved, outputs.bound)),
-        storages,
-    )
-
-
-def _check_result(
-    outputs: Outputs,
-    given: Sequence[Array],
-    ambient: Sequence[Array],
-    integration: Integration,
-    device: Device,
-) -> None:
-    """Raise `StoreError` where no result can be made of the outputs."""
-    token, queue = Unowned(), device.returns
-    storages = [
-        Storage(each.address, each.size, token, queue) for each in outputs.storages
-    ]
+    leaves, bound = tuple(map(moved, outputs.leaves)), tuple(map(moved, outputs.bound))
+    places = tuple(Bytes(each.address, each.size) for each in storages)
+    here = Outputs(outputs.structure, leaves, bound, places)
     try:
-        outputs.make(integration, storages, given, ambient)
+        here.make(integration, storages, given.arrays, ambient.arrays)
     except Exception as error:
         # Whatever somebody's container says to parts that it never had.
         raise StoreError(f"its result cannot be made: {error}") from error
+    return here
 
 
 def _check_view(view: View, array: object, integration: Integration) -> None:
