@@ -97,9 +97,8 @@ def run(path: str, inputs: Sequence[str], outputs: Sequence[str]) -> int:
             for name, host in arrays
         ]
         results = function(*_arguments(saved, leaves))
-        _write(
-            [np.asarray(leaf) for leaf in results if hasattr(leaf, "dtype")], outputs
-        )
+        found = [np.asarray(leaf) for leaf in results if hasattr(leaf, "dtype")]
+        _write(found, outputs)
     return 0
 
 

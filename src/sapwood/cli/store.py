@@ -38,11 +38,22 @@ def ls(path: str | None, as_json: bool = False) -> int:
 
     Raises `MisuseError` where there is no folder.
     """
-    folder, entries, told = _entries(path)
-    stored = list(entries.manifests())[::-1]
-    items = list(entries.store.scan())
+    folder, known, told = _entries(path)
+    stored = list(known.manifests())[::-1]
+    items = list(known.store.scan())
     if as_json:
-        print(json.dumps(_listing(folder, stored, items)))
+        entries = [
+            {
+                "digest": manifest.key.digest,
+                "used": _when(item).isoformat(),
+                "parts": {part.name: part.size for part in manifest.parts},
+                "key": {n: value_text(value) for n, value in manifest.key.components},
+            }
+            for item, manifest in stored
+        ]
+        size = sum(item.size for item in items)
+        about = {"path": folder, "values": len(items), "size": size}
+        print(json.dumps({**about, "entries": entries}))
     else:
         _show_listing(folder, stored, items)
     _complain(told)
@@ -141,25 +152,6 @@ def _named(keys: Iterable[Key], digits: str) -> Key | None:
     return found[0] if found else None
 
 
-def _listing(
-    path: str, stored: Iterable[tuple[Item, Manifest]], items: Sequence[Item]
-) -> dict[str, Any]:
-    return {
-        "path": path,
-        "values": len(items),
-        "size": sum(item.size for item in items),
-        "entries": [
-            {
-                "digest": manifest.key.digest,
-                "used": _when(item).isoformat(),
-                "parts": {part.name: part.size for part in manifest.parts},
-                "key": {n: value_text(value) for n, value in manifest.key.components},
-            }
-            for item, manifest in stored
-        ],
-    }
-
-
 def _when(item: Item) -> datetime:
     return datetime.fromtimestamp(item.used / 1e9, UTC)
 
@@ -227,8 +219,10 @@ def _leaf(leaf: Any) -> str:
     return f"{np.dtype(rest[2])}{rest[0][1:]}" if kind == "tuple" else str(kind)
 
 
-def _shown(value: bytes) -> str:
+def _shown(value: bytes | None) -> str:
     """Return a component's value for people, a digest by its first digits."""
+    if value is None:
+        return "-"
     text = value_text(value)
     digest = _DIGEST.fullmatch(text)
     return f"{digest[1][:8]}…" if digest else value_text(value, _LONG)
@@ -238,14 +232,8 @@ def _show_difference(ours: Key, theirs: Key) -> None:
     differences = diff(ours, theirs)
     digests = (key.digest[:_SHOWN] for key in (ours, theirs))
     rows = [
-        (
-            difference.label.replace("reads ", "", 1),
-            *(
-                "-" if value is None else _shown(value)
-                for value in (difference.ours, difference.theirs)
-            ),
-        )
-        for difference in differences
+        (each.label.replace("reads ", "", 1), _shown(each.ours), _shown(each.theirs))
+        for each in differences
     ]
     print_table("Where the keys differ", ("component", *digests), rows)
     if any(map(_DIGEST.fullmatch, (text for _, *texts in rows for text in texts))):
