@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import pickle
 from dataclasses import FrozenInstanceError, fields
-from itertools import permutations
+from itertools import pairwise, permutations
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,14 @@ from sapwood.allocator.caching.settings import DEFAULT, VARIABLE, Settings
 from sapwood.errors import MisuseError
 
 MIB = 1 << 20
+
+(BODY,) = ast.parse(inspect.getsource(Settings)).body
+MEANINGS = {
+    setting.target.id: " ".join(meaning.value.value.split())
+    for setting, meaning in pairwise(BODY.body)
+    if isinstance(setting, ast.AnnAssign)
+}
+"""What stands below each setting."""
 
 steps = st.sampled_from([0, 1, 2, 4, 8, 16])
 divisions = st.one_of(
@@ -82,7 +92,7 @@ def test_any_text_is_read_or_refused_by_name(text):
 @pytest.mark.parametrize("name", [setting.name for setting in fields(Settings)])
 def test_every_setting_says_what_it_means_and_refuses_what_it_is_not(name):
     """Each setting has a meaning, and an error with its name, value and range."""
-    assert Settings.__dataclass_fields__[name].metadata["meaning"].endswith(".")
+    assert MEANINGS[name].endswith(".")
     with pytest.raises(MisuseError, match=rf"{name}.*-5") as refused:
         Settings.parse(f"{name}:-5")
     assert "Set " in str(refused.value)
@@ -232,8 +242,8 @@ def test_every_setting_is_documented(name):
     row = next(
         line for line in page.read_text().splitlines() if line.startswith(f"| `{name}`")
     )
-    described = Settings.__dataclass_fields__[name].metadata
-    assert f"| {described['kind'].allowed} | {described['meaning']} |" in row
+    kind = Settings.__dataclass_fields__[name].metadata["kind"]
+    assert f"| {kind.allowed} | {MEANINGS[name]} |" in row
 
 
 @pytest.mark.parametrize("text", ["garbage", " garbage ", "garbage,a:b"])

@@ -12,13 +12,7 @@ from typing import Any
 
 from sapwood import knobs
 from sapwood.allocator.caching import kinds
-from sapwood.allocator.caching.kinds import (
-    MIB,
-    NO_DIVISIONS,
-    SWITCH,
-    Divisions,
-    Kind,
-)
+from sapwood.allocator.caching.kinds import MIB, NO_DIVISIONS, SWITCH, Divisions, Kind
 from sapwood.errors import MisuseError
 from sapwood.units import Size, size_text
 
@@ -32,107 +26,82 @@ _REFUSED = {
 }
 
 
-def _setting(default: Any, kind: Kind, meaning: str) -> Any:
-    return field(default=default, metadata={"kind": kind, "meaning": meaning})
-
-
-def _switch(meaning: str, *, default: bool = False) -> Any:
-    return _setting(default, SWITCH, meaning)
+def _setting(default: Any, kind: Kind) -> Any:
+    return field(default=default, metadata={"kind": kind})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Every setting's value; making one with a wrong value raises `MisuseError`."""
 
-    expandable_segments: bool = _switch(
-        "Grow one range of addresses per stream and size class, page by page, "
-        "instead of asking for one segment after the other.",
-        default=True,
-    )
-    expandable_segments_reserve: Size | float | None = _setting(
-        None,
-        kinds.RESERVE,
-        "How many addresses one expandable segment takes; None: as it needs.",
-    )
-    max_split_size: Size | None = _setting(
-        None,
-        kinds.size(1, optional=True),
-        "Blocks above this size are not split and serve only requests above it; "
-        "None: all are split. At least large_segment_size.",
-    )
+    expandable_segments: bool = _setting(True, SWITCH)
+    """Grow one range of addresses per stream and size class, page by page, instead of
+    asking for one segment after the other.
+    """
+    expandable_segments_reserve: Size | float | None = _setting(None, kinds.RESERVE)
+    """How many addresses one expandable segment takes; None: as it needs."""
+    max_split_size: Size | None = _setting(None, kinds.size(1, optional=True))
+    """Blocks above this size are not split and serve only requests above it; None: all
+    are split. At least large_segment_size.
+    """
     large_segment_size: Size = _setting(
-        _CUSTOMARY,
-        kinds.size(10 * MIB + 1, "bytes above 10 MiB"),
-        "What is asked of the driver for requests above 1 MiB and below 10 MiB.",
+        _CUSTOMARY, kinds.size(10 * MIB + 1, "bytes above 10 MiB")
     )
-    max_non_split_rounding: Size = _setting(
-        _CUSTOMARY,
-        kinds.size(1),
-        "How much larger than its request a block may be that is not split. At "
-        "least large_segment_size or 20 MiB, whichever is less.",
-    )
-    garbage_collection_threshold: float = _setting(
-        0.0,
-        kinds.THRESHOLD,
-        "From which part of the limit on free segments go back to the driver "
-        "before it is asked for more; needs per_process_memory_fraction below 1.",
-    )
+    """What is asked of the driver for requests above 1 MiB and below 10 MiB."""
+    max_non_split_rounding: Size = _setting(_CUSTOMARY, kinds.size(1))
+    """How much larger than its request a block may be that is not split. At least
+    large_segment_size or 20 MiB, whichever is less.
+    """
+    garbage_collection_threshold: float = _setting(0.0, kinds.THRESHOLD)
+    """From which part of the limit on free segments go back to the driver before it is
+    asked for more; needs per_process_memory_fraction below 1.
+    """
     roundup_power2_divisions: Mapping[int, int] = _setting(
-        NO_DIVISIONS,
-        kinds.DIVISIONS,
-        "Round sizes up to one of this many equal steps between powers of two.",
+        NO_DIVISIONS, kinds.DIVISIONS
     )
-    per_process_memory_fraction: float = _setting(
-        1.0,
-        kinds.FRACTION,
-        "Which part of the device's memory this allocator may hold.",
-    )
-    throw_on_cudamalloc_oom: bool = _switch(
-        "Refuse what would exceed the limit before the driver is asked, and "
-        "without giving anything back first."
-    )
-    release_lock_on_cudamalloc: bool = _switch(
-        "Accepted, without effect: waits run without the lock anyway, and what "
-        "growing makes, other threads need."
-    )
-    graph_capture_record_stream_reuse: bool = _switch(
-        "Accepted, without effect: what other streams used during a capture is "
-        "reused after it."
-    )
-    cross_stream_reuse: bool = _switch(
-        "A miss may take free blocks of other streams; a wait on the device orders "
-        "their uses."
-    )
-    pinned_use_cuda_host_register: bool = _switch(
-        "Make pinned memory by registering ordinary pages with the driver."
-    )
-    pinned_num_register_threads: int = _setting(
-        1, kinds.THREADS, "How many threads touch pages before they are registered."
-    )
-    pinned_use_background_threads: bool = _switch(
-        "Look after finished copies on a thread of its own."
-    )
+    """Round sizes up to one of this many equal steps between powers of two."""
+    per_process_memory_fraction: float = _setting(1.0, kinds.FRACTION)
+    """Which part of the device's memory this allocator may hold."""
+    throw_on_cudamalloc_oom: bool = _setting(False, SWITCH)
+    """Refuse what would exceed the limit before the driver is asked, and without giving
+    anything back first.
+    """
+    release_lock_on_cudamalloc: bool = _setting(False, SWITCH)
+    """Accepted, without effect: waits run without the lock anyway, and what growing
+    makes, other threads need.
+    """
+    graph_capture_record_stream_reuse: bool = _setting(False, SWITCH)
+    """Accepted, without effect: what other streams used during a capture is reused
+    after it.
+    """
+    cross_stream_reuse: bool = _setting(False, SWITCH)
+    """A miss may take free blocks of other streams; a wait on the device orders their
+    uses.
+    """
+    pinned_use_cuda_host_register: bool = _setting(False, SWITCH)
+    """Make pinned memory by registering ordinary pages with the driver."""
+    pinned_num_register_threads: int = _setting(1, kinds.THREADS)
+    """How many threads touch pages before they are registered."""
+    pinned_use_background_threads: bool = _setting(False, SWITCH)
+    """Look after finished copies on a thread of its own."""
     pinned_reserve_segment_size: Size | None = _setting(
-        None,
-        kinds.size(1, optional=True),
-        "The size of one pinned segment that blocks are cut from first; None: no "
-        "such segment.",
+        None, kinds.size(1, optional=True)
     )
-    pinned_free_catch_all: bool = _switch(
-        "Warn of errors while pinned memory is freed."
-    )
+    """The size of one pinned segment that blocks are cut from first; None: no such
+    segment.
+    """
+    pinned_free_catch_all: bool = _setting(False, SWITCH)
+    """Warn of errors while pinned memory is freed."""
     pinned_max_round_threshold: Size | None = _setting(
-        None,
-        kinds.size(0, optional=True),
-        "Pinned requests above this keep their size, others become powers of two; "
-        "None: all become powers of two.",
+        None, kinds.size(0, optional=True)
     )
-    pinned_max_cached_size: Size | None = _setting(
-        None,
-        kinds.size(0, optional=True),
-        "How many bytes of free pinned memory are kept; larger requests keep their "
-        "size. None: no bound.",
-    )
+    """Pinned requests above this keep their size, others become powers of two; None:
+    all become powers of two.
+    """
+    pinned_max_cached_size: Size | None = _setting(None, kinds.size(0, optional=True))
+    """How many bytes of free pinned memory are kept; larger requests keep their size.
+    None: no bound.
+    """
 
     def __post_init__(self) -> None:
         for name, value in self._values().items():
@@ -185,18 +154,14 @@ class Settings:
 
         Sizes are bytes; divisions are in their spelling.
         """
-        return {
-            name: str(value) if isinstance(value, Divisions) else value
-            for name, value in self._values().items()
-        }
+        values = self._values().items()
+        return {name: str(v) if isinstance(v, Divisions) else v for name, v in values}
 
     def text(self) -> str:
         """Return the shortest spelling that `parse` makes these settings of."""
-        return ",".join(
-            _kind(name).spell(name, value)
-            for name, value in self._values().items()
-            if value != _default(name)
-        )
+        values = self._values().items()
+        changed = [(name, value) for name, value in values if value != _default(name)]
+        return ",".join(_kind(name).spell(name, value) for name, value in changed)
 
     def _values(self) -> dict[str, Any]:
         return {setting.name: getattr(self, setting.name) for setting in fields(self)}
@@ -256,7 +221,11 @@ def _read(text: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in kinds.pairs(text):
         if key == "backend":
-            _check_backend(value)
+            if value != "native":
+                raise MisuseError(
+                    f"backend: {value!r} is not allowed: this allocator is its own "
+                    "backend. Set native, or leave the key out"
+                )
             continue
         name = _name(key)
         if name in values:
@@ -270,28 +239,15 @@ def _read(text: str) -> dict[str, Any]:
     return values
 
 
-def _check_backend(value: str) -> None:
-    if value != "native":
-        raise MisuseError(
-            f"backend: {value!r} is not allowed: this allocator is its own backend. "
-            "Set native, or leave the key out"
-        )
-
-
 def _name(key: str) -> str:
     """Return the setting that is called ``key`` in text; raises `MisuseError`."""
-    known = _keys()
+    keys = {setting.name: setting.name for setting in fields(Settings)}
+    known = keys | {f"{name}_mb": name for name in keys if _kind(name).mib}
     if key in known:
         return known[key]
     if key in _REFUSED:
         raise MisuseError(f"{key} is not supported. {_REFUSED[key]}")
     raise _unknown(key, known)
-
-
-def _keys() -> dict[str, str]:
-    """Return the settings by every key that text may call them."""
-    keys = {setting.name: setting.name for setting in fields(Settings)}
-    return keys | {f"{name}_mb": name for name in keys if _kind(name).mib}
 
 
 def _unknown(key: str, known: Iterable[str]) -> MisuseError:
