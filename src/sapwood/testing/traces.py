@@ -17,25 +17,18 @@ _KIB = 1 << 10
 _MIB = 1 << 20
 
 
-class _Pen:
+class _Pen(Log):
     """Writes buffers down, each at a time of its own."""
 
     def __init__(self) -> None:
-        self._log, self._numbers = Log(), count()
+        super().__init__()
+        self._numbers = count()
 
-    def allocate(self, size: float, stream: int = 0) -> int:
+    def begin(self, size: float, stream: int = 0) -> int:
         """Begin a buffer, and return its number."""
         number = next(self._numbers)
-        self._log.allocate(number, max(1, int(size)), stream)
+        self.allocate(number, max(1, int(size)), stream)
         return number
-
-    def free(self, number: int) -> None:
-        """End a buffer."""
-        self._log.free(number, 0, 0)
-
-    def trace(self, name: str) -> Trace:
-        """End all buffers, and return the trace."""
-        return self._log.trace(name)
 
 
 def make_trace(family: str, seed: int, buffers: int) -> Trace:
@@ -51,13 +44,13 @@ def _training(pen: _Pen, random: Random, buffers: int) -> None:
     layers = max(2, buffers // 60)
     width = random.choice([1, 4, 12]) * _MIB
     for _ in range(layers * 3):
-        pen.allocate(width * random.choice([0.001, 0.5, 1, 4]))
+        pen.begin(width * random.choice([0.001, 0.5, 1, 4]))
     for _ in range(4):
         saved = [_forward(pen, random, width) for _ in range(layers)]
-        gradient = pen.allocate(width)
+        gradient = pen.begin(width)
         for layer in reversed(saved):
-            following = pen.allocate(width)
-            scratch = pen.allocate(width * random.uniform(0.1, 3))
+            following = pen.begin(width)
+            scratch = pen.begin(width * random.uniform(0.1, 3))
             pen.free(gradient)
             gradient = following
             for number in layer:
@@ -69,8 +62,8 @@ def _training(pen: _Pen, random: Random, buffers: int) -> None:
 def _forward(pen: _Pen, random: Random, width: int) -> list[int]:
     kept = []
     for factor in (1, 4, 0.002, 1):
-        scratch = pen.allocate(width * random.uniform(0.05, 2))
-        kept.append(pen.allocate(width * factor))
+        scratch = pen.begin(width * random.uniform(0.05, 2))
+        kept.append(pen.begin(width * factor))
         pen.free(scratch)
     return kept
 
@@ -81,12 +74,12 @@ def _serving(pen: _Pen, random: Random, buffers: int) -> None:
     caches: list[int] = []
     for _ in range(max(1, buffers // 12)):
         batch = random.choice([1, 2, 3, 4, 6, 8, 13, 16])
-        caches.append(pen.allocate(hidden * random.randint(4, 64)))
+        caches.append(pen.begin(hidden * random.randint(4, 64)))
         if len(caches) > 24:
             pen.free(caches.pop(random.randrange(len(caches))))
-        flow = pen.allocate(batch * hidden)
+        flow = pen.begin(batch * hidden)
         for factor in (3, 1, 4, 1, 0.01):
-            following = pen.allocate(batch * hidden * factor)
+            following = pen.begin(batch * hidden * factor)
             pen.free(flow)
             flow = following
         pen.free(flow)
@@ -98,7 +91,7 @@ def _network(pen: _Pen, random: Random, buffers: int) -> None:
     ends: dict[int, list[int]] = {}
     for step in range(buffers):
         size = random.choice(sizes) * random.choice([1, 1, 1, 0.5, 2])
-        result = pen.allocate(size)
+        result = pen.begin(size)
         far = random.random() < 0.05
         last = step + int(random.expovariate(1 / (buffers / 8 if far else 6)))
         ends.setdefault(last, []).append(result)
@@ -114,8 +107,8 @@ def _drift(pen: _Pen, random: Random, buffers: int) -> None:
         size *= random.uniform(0.995, 1.02) if size < 16 * _MIB else 0.25
         results = []
         for factor in (1.0, 0.4, 2.2):
-            scratch = pen.allocate(size * factor * random.uniform(0.8, 1.1))
-            results.append(pen.allocate(size * factor))
+            scratch = pen.begin(size * factor * random.uniform(0.8, 1.1))
+            results.append(pen.begin(size * factor))
             pen.free(scratch)
         for number in before:
             pen.free(number)
@@ -130,7 +123,7 @@ def _churn(pen: _Pen, random: Random, buffers: int, streams: int = 1) -> None:
         while live and random.random() < len(live) / (2 * target):
             pen.free(live.pop(random.randrange(len(live))))
         size = 2 ** random.uniform(8, 26)
-        live.append(pen.allocate(size, random.randrange(streams)))
+        live.append(pen.begin(size, random.randrange(streams)))
 
 
 def _small(pen: _Pen, random: Random, buffers: int) -> None:
@@ -140,7 +133,7 @@ def _small(pen: _Pen, random: Random, buffers: int) -> None:
         if len(live) > 1500 or (live and random.random() < 0.4):
             pen.free(live.pop(int(len(live) * random.random() ** 2)))
         power = random.uniform(20, 23) if random.random() < 0.02 else None
-        live.append(pen.allocate(2 ** (power or random.uniform(6, 19))))
+        live.append(pen.begin(2 ** (power or random.uniform(6, 19))))
 
 
 def _shapes(pen: _Pen, random: Random, buffers: int) -> None:
@@ -151,10 +144,10 @@ def _shapes(pen: _Pen, random: Random, buffers: int) -> None:
         scale = random.choice([1, 1.07, 1.5, 2])
         held = []
         for shape in random.sample(shapes, 5):
-            held.append(pen.allocate(shape * scale))
+            held.append(pen.begin(shape * scale))
             if random.random() < 0.5:
                 pen.free(held.pop(random.randrange(len(held))))
-        kept.append(pen.allocate(random.choice(shapes) * 0.3))
+        kept.append(pen.begin(random.choice(shapes) * 0.3))
         if len(kept) > 8:
             pen.free(kept.pop(0))
         random.shuffle(held)

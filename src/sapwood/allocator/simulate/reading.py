@@ -23,22 +23,22 @@ class Log:
 
     def __init__(self) -> None:
         self._now = 0
-        self._live: dict[int, tuple[int, int, int]] = {}
-        self._ended: list[tuple[int, int, int, int]] = []
+        self._live: dict[int, tuple[int, Size, int]] = {}
+        self._ended: list[tuple[int, int, Size, int]] = []
 
     def allocate(self, address: int, size: int, stream: int) -> None:
         """Note an allocation; whatever was noted there before has ended."""
         self._now += 1
         self._end(address)
-        self._live[address] = self._now, size, stream
+        self._live[address] = self._now, Size(size), stream
 
-    def free(self, address: int, size: int, stream: int) -> None:
-        """Note that an allocation has ended."""
+    def free(self, address: int, size: int = 0, stream: int = 0) -> None:
+        """Note that an allocation has ended; the rest tells of one not known here."""
         self._now += 1
         if address in self._live:
             self._end(address)
         else:
-            self._ended.append((0, self._now, size, stream))
+            self._ended.append((0, self._now, Size(size), stream))
 
     def survive(self, blocks: Iterable[tuple[int, int, int]]) -> None:
         """Note blocks ``(address, size, stream)`` that are there at the end.
@@ -46,7 +46,7 @@ class Log:
         Those that the log does not know were there before it began.
         """
         for address, size, stream in blocks:
-            self._live.setdefault(address, (0, size, stream))
+            self._live.setdefault(address, (0, Size(size), stream))
 
     def trace(self, name: str) -> Trace:
         """Return the trace; what is still there ends after everything else."""
@@ -54,15 +54,8 @@ class Log:
         left = [
             (lower, end, size, stream) for lower, size, stream in self._live.values()
         ]
-        return Trace.of(
-            name,
-            (
-                Buffer(str(number), lower, upper, Size(size), stream)
-                for number, (lower, upper, size, stream) in enumerate(
-                    sorted(self._ended + left)
-                )
-            ),
-        )
+        rows = enumerate(sorted(self._ended + left))
+        return Trace.of(name, (Buffer(str(number), *row) for number, row in rows))
 
     def _end(self, address: int) -> None:
         if address in self._live:
@@ -161,9 +154,8 @@ def read_trace(path: str | Path, device: int | None = None) -> Trace:
 def _from_lifetimes(source: Path, data: bytes) -> Trace:
     table = lifetimes.parse_lifetimes(str(source), data)
     rows = zip(table.ids, table.buffers, table.streams, strict=True)
-    return Trace.of(
-        source.stem, [Buffer(key, *each, stream) for key, each, stream in rows]
-    )
+    buffers = [Buffer(key, *each, stream) for key, each, stream in rows]
+    return Trace.of(source.stem, buffers)
 
 
 def _unknown(source: Path) -> MisuseError:

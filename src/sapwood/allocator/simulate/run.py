@@ -187,12 +187,10 @@ def compare(
     repeat: int = 1,
 ) -> tuple[Outcome, ...]:
     """Replay a trace on several policies, as `simulate` does on one."""
-    return tuple(
-        simulate(
-            trace, policy, settings=settings, device_memory=device_memory, repeat=repeat
-        )
-        for policy in policies
+    run = partial(
+        simulate, trace, settings=settings, device_memory=device_memory, repeat=repeat
     )
+    return tuple(map(run, policies))
 
 
 def _replay(trace: Trace, model: Model, repeat: int) -> tuple[int, int, Failure | None]:
