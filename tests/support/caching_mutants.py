@@ -177,7 +177,7 @@ CACHING_MUTANTS: Final = (
     _both(
         "other caches kept before failing",
         (serve.given_up, "release.cached(state, release.freeable(state))", "{}"),
-        (pages.donors, "return _donating(state, demand)", "return []"),
+        (pages.donors, "in state.pools.all.values()", "in ()"),
     ),
     mutant(
         "bytes not uncounted",

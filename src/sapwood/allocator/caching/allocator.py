@@ -70,11 +70,7 @@ class Allocator:
     grain: Final = Size(GRAIN)
 
     def __init__(
-        self,
-        driver: Driver,
-        settings: str | Settings = DEFAULT,
-        *,
-        index: int = 0,
+        self, driver: Driver, settings: str | Settings = DEFAULT, *, index: int = 0
     ) -> None:
         check_driver(driver)
         state = State(driver, settings_of(settings))
@@ -385,9 +381,8 @@ class Allocator:
         """Set it; TypeError for what is no float."""
         _check_fraction(fraction)
         with self._gate.entered() as state:
-            state.configure(
-                state.settings.replace(per_process_memory_fraction=fraction)
-            )
+            new = state.settings.replace(per_process_memory_fraction=fraction)
+            state.configure(new)
 
     # Watching.
 
@@ -442,11 +437,9 @@ class Allocator:
                 annotation=annotation,
             )
         with self._gate.entered() as state:
-            earlier = (
-                History(HistoryOptions()) if clear else state.history or state.past
-            )
-            state.past = earlier
-            state.history = None if options is None else earlier.revised(options)
+            past = History(HistoryOptions()) if clear else state.history or state.past
+            state.past = past
+            state.history = None if options is None else past.revised(options)
 
     def history(self) -> tuple[Entry, ...]:
         """Return the recorded events, oldest first."""

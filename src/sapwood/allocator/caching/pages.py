@@ -173,20 +173,6 @@ def moves(
     return moved
 
 
-def _donating(state: State, demand: Demand) -> list[Bin]:
-    """Return the bins that memory may be taken from as the last attempt.
-
-    Those of the demand's pool, of pools that help out, and of nobody's.
-    """
-    return [
-        bin_
-        for pool in state.pools.all.values()
-        if pool is demand.bin.pool or pool.freeable or pool.use_on_oom
-        for bin_ in pool.bins()
-        if _may_go(bin_)
-    ]
-
-
 def _may_go(bin_: Bin) -> bool:
     pool = bin_.pool
     in_place = pool.capture and pool.use_count > 0
@@ -249,11 +235,20 @@ def _expands(state: State, demand: Demand, *, last: bool = False) -> bool:
 def donors(state: State, demand: Demand, *, last: bool) -> list[Bin]:
     """Return whose free pages are to be moved before memory is created; maybe none.
 
-    As the ``last`` attempt those of any segment, else reclaimable ones.
+    As the ``last`` attempt those of any segment in the demand's pool, pools that help
+    out, and nobody's; else reclaimable ones.
     """
     if not _expands(state, demand, last=last):
         return []
-    return _donating(state, demand) if last else _reclaimable(state, demand)
+    if not last:
+        return _reclaimable(state, demand)
+    return [
+        bin_
+        for pool in state.pools.all.values()
+        if pool is demand.bin.pool or pool.freeable or pool.use_on_oom
+        for bin_ in pool.bins()
+        if _may_go(bin_)
+    ]
 
 
 def grow(
@@ -383,9 +378,7 @@ def mapped(blocks: Blocks, segment: Segment, extents: Iterable[Extent]) -> None:
     for extent in extents:
         at, hole = extent.address, blocks.get(extent.address)
         if hole is None:
-            before = next(
-                hole for hole in segment.holes if hole.address < at < hole.end
-            )
+            before = next(h for h in segment.holes if h.address < at < h.end)
             hole = split(blocks, before, at - before.address)
             segment.holes[hole] = None
             _reindex(before.prev)

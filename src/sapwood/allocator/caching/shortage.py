@@ -110,10 +110,7 @@ def completed(
         return replace(block, state="free", requested=Size(0), users=(), frames=())
 
     return _each_segment(
-        picture,
-        lambda segment: replace(
-            segment, blocks=merged(after(block) for block in segment.blocks)
-        ),
+        picture, lambda s: replace(s, blocks=merged(map(after, s.blocks)))
     )
 
 
@@ -137,9 +134,7 @@ def released(
     Of an expandable segment, each piece of memory that is free as a whole; another
     goes as a whole, or stays.
     """
-    after = _each_segment(
-        picture, lambda segment: _emptied(segment) if chosen(segment) else segment
-    )
+    after = _each_segment(picture, lambda s: _emptied(s) if chosen(s) else s)
     gone = reserved(picture) - reserved(after)
     held = tuple(segment for segment in after.segments if segment.extents)
     return replace(after, segments=held, free=Size(after.free + gone))
@@ -180,11 +175,8 @@ def repaged(picture: Picture, request: Request) -> Picture:
     The blocks keep their order, as if they had been allocated so, one after the
     other, each growing its segment by the pages that it lacked.
     """
-    ordered = sorted(picture.segments, key=_place)
-    laid = tuple(
-        _laid_out(tuple(segments), request)
-        for _, segments in groupby(ordered, key=_place)
-    )
+    places = groupby(sorted(picture.segments, key=_place), key=_place)
+    laid = tuple(_laid_out(tuple(segments), request) for _, segments in places)
     after = replace(picture, segments=laid)
     more = reserved(after) - reserved(picture)
     return replace(after, free=Size(after.free - more))
@@ -395,10 +387,8 @@ def _with_expandable_segments(picture: Picture, request: Request) -> Iterator[Re
     after = released(laid, _is_everyones)
     if possible and fits(after, anew):
         gained = reserved(picture) - reserved(after)
-        yield WithSetting(
-            "expandable_segments:True",
-            f"the same blocks would hold {size_text(gained)} less",
-        )
+        because = f"the same blocks would hold {size_text(gained)} less"
+        yield WithSetting("expandable_segments:True", because)
 
 
 def _higher_limit(picture: Picture, request: Request) -> Iterator[Remedy]:
@@ -438,12 +428,9 @@ class Stranded:
     unplaced: Size = _lost("without addresses, or taken meanwhile")
 
     def __str__(self) -> str:
-        causes = [(getattr(self, each.name), each) for each in fields(self)]
-        return ", ".join(
-            f"{size_text(size)} {cause.metadata['words']}"
-            for size, cause in sorted(causes, key=lambda each: -each[0])
-            if size
-        )
+        causes = [(getattr(self, f.name), f.metadata["words"]) for f in fields(self)]
+        causes.sort(key=lambda each: -each[0])
+        return ", ".join(f"{size_text(size)} {words}" for size, words in causes if size)
 
 
 def stranded(picture: Picture, request: Request) -> Stranded:
@@ -485,6 +472,9 @@ class Holder(NamedTuple):
         return f"{self.where} {size_text(self.size)} in {blocks}"
 
 
+_LIBRARY = str(Path(__file__).parents[1]) + os.sep
+
+
 def holders(picture: Picture) -> tuple[Holder, ...]:
     """Return who holds the live blocks, the most bytes first.
 
@@ -494,20 +484,13 @@ def holders(picture: Picture) -> tuple[Holder, ...]:
     sizes: Counter[Frame | None] = Counter()
     numbers: Counter[Frame | None] = Counter()
     for _, block in picture.blocks("allocated"):
-        frame = _innermost(block.frames)
+        users = (f for f in block.frames if not f.filename.startswith(_LIBRARY))
+        frame = next(users, block.frames[0] if block.frames else None)
         sizes[frame] += block.size
         numbers[frame] += 1
     return tuple(
         Holder(frame, Size(size), numbers[frame]) for frame, size in sizes.most_common()
     )
-
-
-_LIBRARY = str(Path(__file__).parents[1]) + os.sep
-
-
-def _innermost(frames: tuple[Frame, ...]) -> Frame | None:
-    users = (frame for frame in frames if not frame.filename.startswith(_LIBRARY))
-    return next(users, frames[0] if frames else None)
 
 
 _SHOWN = 3
@@ -539,14 +522,8 @@ class Shortage:
     rerun: bool = False
 
     def __str__(self) -> str:
-        parts = (
-            self._asked(),
-            self._state(),
-            self._places(),
-            self._who(),
-            self._help(),
-        )
-        return ". ".join(part for part in parts if part)
+        about = self._asked(), self._state(), self._places(), self._who(), self._help()
+        return ". ".join(filter(None, about))
 
     def _asked(self) -> str:
         request = self.request
@@ -571,7 +548,7 @@ class Shortage:
         )
         lost = str(self.stranded)
         parts = (largest and f"Largest free: {largest}", lost and f"Not usable: {lost}")
-        return ". ".join(part for part in parts if part)
+        return ". ".join(filter(None, parts))
 
     def _who(self) -> str:
         known = [holder for holder in self.holders if holder.frame][:_SHOWN]

@@ -104,9 +104,8 @@ class State:
         if history is None or not history.wants_stack(action):
             return NO_STACK
         places = gather().places
-        return Stack(
-            tuple(dropwhile(lambda at: at[0].co_filename.startswith(_HERE), places))
-        )
+        others = dropwhile(lambda at: at[0].co_filename.startswith(_HERE), places)
+        return Stack(tuple(others))
 
     def note(
         self,
@@ -120,9 +119,8 @@ class State:
         if self.history is not None:
             if stack is NO_STACK:
                 stack = self.stack_of(action)
-            self.history.record(
-                action, Addr(address), Size(size), bin_.stream, bin_.pool.id, stack
-            )
+            pool = bin_.pool.id
+            self.history.record(action, address, size, bin_.stream, pool, stack)
 
     def note_picture(self) -> None:
         """Tell the history that a picture was made, and how much was active then."""
@@ -130,9 +128,7 @@ class State:
             return
         stack = self.stack_of("snapshot")
         active = self.ledger.read().total.active_bytes.current
-        self.history.record(
-            "snapshot", Addr(0), Size(active), StreamHandle(0), stack=stack
-        )
+        self.history.record("snapshot", 0, active, StreamHandle(0), stack=stack)
 
     def capturing(self) -> bool:
         """Whether a capture is under way whose memory comes from here.
@@ -372,9 +368,8 @@ class State:
 
         ``index`` is the device's number.
         """
-        segments = [
-            _drawn(segment) for bin_ in self.pools.bins() for segment in bin_.segments
-        ]
+        bins = self.pools.bins()
+        segments = [_drawn(segment) for bin_ in bins for segment in bin_.segments]
         told = self.history if history else None
         return Picture(
             device=index,

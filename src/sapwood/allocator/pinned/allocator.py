@@ -304,11 +304,8 @@ class PinnedAllocator:
         return block
 
     def _what_is_at(self, address: Addr) -> str:
-        inside = self._stock.containing(address)
-        ours = any(
-            each.address <= address < each.address + each.size
-            for each in self._stock.segments
-        )
+        inside, segments = self._stock.containing(address), self._stock.segments
+        ours = any(s.address <= address < s.address + s.size for s in segments)
         where = hex_address(address)
         if inside is not None:
             return (

@@ -37,10 +37,8 @@ def touch(address: Addr, size: Size, threads: int) -> None:
 def shares(address: Addr, size: Size, threads: int) -> list[tuple[Addr, Size]]:
     """Return the interval in at most ``threads`` parts that begin at pages."""
     share = align_up(max(-(-size // threads), _LEAST), mmap.PAGESIZE)
-    return [
-        (Addr(address + start), Size(min(share, size - start)))
-        for start in range(0, size, share)
-    ]
+    starts = range(0, size, share)
+    return [(Addr(address + at), Size(min(share, size - at))) for at in starts]
 
 
 def _populate(address: Addr, size: Size) -> None:

@@ -55,9 +55,8 @@ class Statistics:
 
     def nested(self) -> dict[str, Any]:
         """Return all counters, by family; bytes where the name says so."""
-        told: dict[str, Any] = {
-            name: count.tally()._asdict() for name, count in self._counts().items()
-        }
+        counts = self._counts().items()
+        told: dict[str, Any] = {name: count.tally()._asdict() for name, count in counts}
         for call in ("alloc", "free"):
             name = f"host_{call}_time"
             told[name] = times = asdict(getattr(self, name))

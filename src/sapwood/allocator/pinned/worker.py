@@ -56,11 +56,9 @@ class Worker:
 
 
 def _started(calls: SimpleQueue[bool], owner: Owner) -> threading.Thread:
+    args = calls, weakref.ref(owner)
     thread = threading.Thread(
-        target=_run,
-        args=(calls, weakref.ref(owner)),
-        name="sapwood-pinned",
-        daemon=True,
+        target=_run, args=args, name="sapwood-pinned", daemon=True
     )
     try:
         thread.start()

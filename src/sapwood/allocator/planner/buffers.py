@@ -110,21 +110,13 @@ def violations(
             f"there are {len(offsets)} offsets for {len(buffers)} buffers. Give one "
             "for each"
         )
-    return (*_misplaced(buffers, offsets, alignment), *_overlapping(buffers, offsets))
-
-
-def _misplaced(
-    buffers: Sequence[Buffer], offsets: Sequence[int], alignment: int
-) -> list[Violation]:
-    return [
-        Violation(
-            number,
-            None,
-            f"buffer {number} lies at {offset}, no multiple of {alignment} from 0",
-        )
+    misplaced = {
+        number: f"buffer {number} lies at {offset}, no multiple of {alignment} from 0"
         for number, offset in enumerate(offsets)
         if buffers[number].size and (offset < 0 or offset % alignment)
-    ]
+    }
+    first = [Violation(number, None, text) for number, text in misplaced.items()]
+    return (*first, *_overlapping(buffers, offsets))
 
 
 def _overlapping(buffers: Sequence[Buffer], offsets: Sequence[int]) -> list[Violation]:

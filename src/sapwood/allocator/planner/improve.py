@@ -29,13 +29,8 @@ class Places:
         self.ends = ends = ends[self.by_end]
         highest = top - size
         first, last = begins.searchsorted(size), begins.searchsorted(top, "right")
-        self.places = np.concatenate(
-            (
-                np.array([0, highest]),
-                ends[: ends.searchsorted(highest, "right")],
-                begins[first:last] - size,
-            )
-        )
+        floors = ends[: ends.searchsorted(highest, "right")]
+        self.places = np.concatenate(([0, highest], floors, begins[first:last] - size))
         self.below = ends.searchsorted(self.places, "right")
         self.under = begins.searchsorted(self.places + size)
 
@@ -93,9 +88,8 @@ class Mend:
         self.begins, self._ends = begins.copy(), begins + instance.size
         self._sizes: list[int] = instance.size.tolist()
         self._spares: list[int] = instance.spare.tolist()
-        self._gains = np.sqrt(
-            instance.size.astype(np.float64) * (instance.upper - instance.lower)
-        )
+        spans = instance.upper - instance.lower
+        self._gains = np.sqrt(instance.size.astype(np.float64) * spans)
         self._weights = self._gains.copy()
         self._moved: dict[int, int] = {}
         self._homeless: list[tuple[int, int]] = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -87,15 +87,13 @@ class Instance:
         """
         over = np.maximum.accumulate(self.upper)[:-1]
         cuts = np.flatnonzero(self.lower[1:] >= over) + 1
-        bounds = [0, *cuts.tolist(), self.count]
-        return [
-            (start, self._part(start, stop))
-            for start, stop in itertools.pairwise(bounds)
-        ]
+        bounds = itertools.pairwise([0, *cuts.tolist(), self.count])
+        return [(start, self._part(start, stop)) for start, stop in bounds]
 
     def _part(self, start: int, stop: int) -> Instance:
         first = self.lower[start]
-        return Instance(
+        return replace(
+            self,
             lower=self.lower[start:stop] - first,
             upper=self.upper[start:stop] - first,
             size=self.size[start:stop],
@@ -103,7 +101,6 @@ class Instance:
             log_size=self.log_size[start:stop],
             log_span=self.log_span[start:stop],
             numbers=tuple(range(stop - start)),
-            grain=self.grain,
             total=stop - start,
         )
 

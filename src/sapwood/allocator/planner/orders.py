@@ -56,13 +56,8 @@ def learners(instance: Instance, seed: int) -> tuple[Learner, ...]:
         random = np.random.default_rng(seed)
         for trait, values in traits.items():
             traits[trait] = values * random.normal(1, _NOISE, len(values))
-    return tuple(
-        Learner(
-            np.lexsort([-traits[trait] for trait in reversed(order)]),
-            np.zeros(instance.count),
-        )
-        for order in _ORDERS
-    )
+    ranked = (np.lexsort([-traits[each] for each in order[::-1]]) for order in _ORDERS)
+    return tuple(Learner(first, np.zeros(instance.count)) for first in ranked)
 
 
 def _company(instance: Instance) -> npt.NDArray[np.intp]:
@@ -124,12 +119,8 @@ def fit(instance: Instance, order: Iterable[int]) -> Wholes:
         beside = np.flatnonzero((lower[:placed] < last) & (upper[:placed] > first))
         place = _tightest(begin[beside], end[beside], size)
         at = int(begin[:placed].searchsorted(place, "right"))
-        for column, value in (
-            (lower, first),
-            (upper, last),
-            (begin, place),
-            (end, place + size),
-        ):
+        rows = (lower, first), (upper, last), (begin, place), (end, place + size)
+        for column, value in rows:
             column[at + 1 : placed + 1] = column[at:placed]
             column[at] = value
         begins[number] = place

@@ -200,12 +200,10 @@ class Dive:
         rooms = node.rooms[first:last]
         start, stop = self._bounds[first], self._bounds[last]
         # How low any buffer that is left can begin in each of the sections.
-        lowest = np.minimum.reduceat(
-            node.lows[self._members[start:stop]], self._starts[first:last] - start
-        )
-        full = ((lowest > rooms) | (rooms < self._begins[placed])) & (
-            rooms < self._capacity
-        )
+        lows = node.lows[self._members[start:stop]]
+        lowest = np.minimum.reduceat(lows, self._starts[first:last] - start)
+        unfit = (lowest > rooms) | (rooms < self._begins[placed])
+        full = unfit & (rooms < self._capacity)
         section = int(full.argmax())
         if not full[section]:
             return None

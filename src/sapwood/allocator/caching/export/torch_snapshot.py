@@ -139,13 +139,12 @@ def _settings(picture: Picture) -> dict[str, Any]:
     settings = Settings().replace(**plain)
     divisions = settings.roundup_power2_divisions
     split = settings.max_split_size
+    steps = {str(1 << power): divisions.get(1 << power, 0) for power in range(16)}
     return {
         "PYTORCH_CUDA_ALLOC_CONF": settings.text(),
         "max_split_size": -1 if split is None else split,
         **{name: getattr(settings, name) for name in _SAME},
-        "roundup_power2_divisions": {
-            str(1 << power): divisions.get(1 << power, 0) for power in range(16)
-        },
+        "roundup_power2_divisions": steps,
     }
 
 

@@ -62,8 +62,6 @@ Context = Literal["state", "alloc", "all"]
 
 MAX_ENTRIES = 100_000
 
-_ACTIONS: tuple[str, ...] = get_args(Action)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryOptions:
@@ -82,13 +80,18 @@ class HistoryOptions:
     def __post_init__(self) -> None:
         _check_choice("enabled", self.enabled, get_args(Enabled))
         _check_choice("context", self.context, (None, *get_args(Context)))
-        _check_entries(self.max_entries)
+        most = self.max_entries
+        if type(most) is not int or not 1 <= most <= sys.maxsize:
+            raise MisuseError(
+                f"max_entries: {most!r} is not allowed. Set a whole number from 1; the "
+                f"default is {MAX_ENTRIES}"
+            )
         if isinstance(self.skip, str):
             raise MisuseError(
                 f"skip: {self.skip!r} is one text. Give a list of actions"
             )
         for action in self.skip:
-            _check_choice("skip", action, _ACTIONS)
+            _check_choice("skip", action, get_args(Action))
         if not isinstance(self.annotation, str):
             raise MisuseError(f"annotation: {self.annotation!r} is no text. Give a str")
         object.__setattr__(self, "skip", frozenset(self.skip))
@@ -105,14 +108,6 @@ def _check_choice(name: str, value: object, allowed: Collection[object]) -> None
         f"{name}: {value!r} is not allowed. Choose from "
         f"{', '.join(repr(word) for word in allowed)}{meant}"
     )
-
-
-def _check_entries(value: object) -> None:
-    if type(value) is not int or not 1 <= value <= sys.maxsize:
-        raise MisuseError(
-            f"max_entries: {value!r} is not allowed. Set a whole number from 1; the "
-            f"default is {MAX_ENTRIES}"
-        )
 
 
 _Row = tuple[Action, Addr, Size, StreamHandle, int, PoolId, Stack, str]
@@ -136,8 +131,8 @@ class History:
     def record(
         self,
         action: Action,
-        address: Addr,
-        size: Size,
+        address: int,
+        size: int,
         stream: StreamHandle,
         pool: PoolId = DEFAULT_POOL,
         stack: Stack = NO_STACK,
@@ -148,8 +143,8 @@ class History:
         if self.options.context in {None, "state"}:
             stack = NO_STACK
         now = time.time_ns() // 1000
-        note = self.options.annotation
-        self._rows.append((action, address, size, stream, now, pool, stack, note))
+        note, at = self.options.annotation, Addr(address)
+        self._rows.append((action, at, Size(size), stream, now, pool, stack, note))
 
     def entries(self) -> tuple[Entry, ...]:
         """Return the events, oldest first."""

@@ -24,9 +24,6 @@ Use = tuple[Bin, int, int, int]
 
 _Takes = tuple[tuple[str, int], ...]
 
-_FAMILIES: Final = tuple(family.name for family in fields(Account))
-"""The names of an account's counters."""
-
 # Families that change together, and which result of `_climb` each takes.
 _ALLOCATED: Final[_Takes] = (("allocation", 0), ("allocated_bytes", 1))
 _ACTIVE: Final[_Takes] = (("active", 0), ("active_bytes", 1), ("requested_bytes", 2))
@@ -113,7 +110,7 @@ _Scope = dict[str, Count]
 
 
 def _scope() -> _Scope:
-    return {family: Count() for family in _FAMILIES}
+    return {family.name: Count() for family in fields(Account)}
 
 
 def _account(scope: _Scope) -> Account:

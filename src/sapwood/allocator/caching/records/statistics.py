@@ -7,7 +7,7 @@ cached where, how scattered it is, and how often the cache served.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -132,15 +132,13 @@ def _by_class(
 
 def flat(nested: Mapping[str, Any]) -> dict[str, int]:
     """Return nested counters under dotted names, sorted."""
-    return dict(sorted(_flat(nested)))
-
-
-def _flat(nested: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, int]]:
+    found: dict[str, int] = {}
     for name, value in nested.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
+            found |= {f"{name}.{key}": number for key, number in flat(value).items()}
         else:
-            yield prefix + name, value
+            found[name] = value
+    return dict(sorted(found.items()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from sapwood.allocator.caching.picture import Picture
 from sapwood.allocator.caching.records.statistics import (
@@ -14,8 +14,8 @@ from sapwood.allocator.caching.records.statistics import (
 )
 from sapwood.units import size_text
 
-_WIDTH = 75
-_LINE = "-" * _WIDTH
+_Scopes = Sequence[tuple[str, Account]]
+_LINE = "-" * 75
 _BYTES = {
     "allocated_bytes": "allocated",
     "active_bytes": "... and pending",
@@ -34,10 +34,12 @@ _NUMBERS = {
 def summary(picture: Picture, counters: Counters, *, abbreviated: bool = False) -> str:
     """Return what the allocator holds as a table; ``abbreviated``: without classes."""
     seen = insight(picture, counters)
+    classes = () if abbreviated else counters.classes.items()
+    scopes = [("", counters.total), *((f"  {name}", of) for name, of in classes)]
     lines = [
         *_head(picture, counters, seen),
-        *_table("bytes", _BYTES, counters, size_text, abbreviated),
-        *_table("numbers", _NUMBERS, counters, _number_text, abbreviated),
+        *_table("bytes", _BYTES, scopes, size_text),
+        *_table("numbers", _NUMBERS, scopes, _number_text),
         *_places(seen),
         _LINE,
     ]
@@ -62,17 +64,10 @@ def _head(picture: Picture, counters: Counters, seen: Insight) -> Iterator[str]:
 
 
 def _table(
-    title: str,
-    names: Mapping[str, str],
-    counters: Counters,
-    text: Callable[[int], str],
-    abbreviated: bool,
+    title: str, names: Mapping[str, str], scopes: _Scopes, text: Callable[[int], str]
 ) -> Iterator[str]:
     yield _LINE
     yield _row(title, "now", "peak", "came", "went")
-    scopes: list[tuple[str, Account]] = [("", counters.total)]
-    if not abbreviated:
-        scopes += [(f"  {name}", scope) for name, scope in counters.classes.items()]
     for family, name in names.items():
         for label, scope in scopes:
             yield _row(label or name, *(text(n) for n in getattr(scope, family)))
