@@ -369,7 +369,7 @@ TRIED_MUTANTS: Final = (
     mutant(
         "recorded calls skipped with those that look like them",
         Skips.passes,
-        "if self._nodes and self._may_be_recorded(look):",
+        "if self._has_nodes() and self._may_be_recorded(look):",
         "if False:",
     ),
     mutant(
