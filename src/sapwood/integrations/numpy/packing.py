@@ -113,20 +113,29 @@ def unpack(
 def _unpack_values(
     params: bytes, count: int, place: int, array_at: Callable[[int, Layout], Array]
 ) -> tuple[tuple[Any, ...], int]:
-    values: list[Any] = []
+    values = []
     for _ in range(count):
-        tag, info, words = _head.unpack_from(params, place)
-        body, place = params[place + 8 : place + 8 * words], place + 8 * words
-        if tag == ARRAY:
-            (address,) = _word.unpack_from(body, 8)
-            values.append(array_at(address, _layout(body[:8], body[16:])))
-        elif tag in (TUPLE, _SLICE):
-            inside = info if tag == TUPLE else 3
-            items, place = _unpack_values(params, inside, place, array_at)
-            values.append(items if tag == TUPLE else slice(*items))
-        else:
-            values.append(_READERS[tag](info, body))
+        value, place = _unpack_value(params, place, array_at)
+        values.append(value)
     return tuple(values), place
+
+
+def _unpack_value(
+    params: bytes, place: int, array_at: Callable[[int, Layout], Array]
+) -> tuple[Any, int]:
+    # In a frame of its own: a kernel is bound deeper in the stack than it runs, so
+    # where that is full, the caller is told before a stream loses the work.
+    tag, info, words = _head.unpack_from(params, place)
+    end = place + 8 * words
+    if tag == ARRAY:
+        (address,) = _word.unpack_from(params, place + 16)
+        frame = params[place + 8 : place + 16], params[place + 24 : end]
+        return array_at(address, _layout(*frame)), end
+    if tag not in (TUPLE, _SLICE):
+        return _READERS[tag](info, params[place + 8 : end]), end
+    count = info if tag == TUPLE else 3
+    items, end = _unpack_values(params, count, end, array_at)
+    return (items if tag == TUPLE else slice(*items)), end
 
 
 @lru_cache(4096)
