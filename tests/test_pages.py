@@ -41,6 +41,11 @@ model = torch.nn.Linear(64, 64).cuda()
 optimizer = torch.optim.AdamW(model.parameters(), capturable=True)
 """,
     "docs/torch.md#Eager regions": OURS,
+    "docs/torch.md#Results that require grad": OURS
+    + """
+model, head = torch.nn.Linear(64, 64).cuda(), torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.AdamW([*model.parameters(), *head.parameters()])
+""",
 }
 """What a page says is the reader's."""
 
@@ -62,6 +67,10 @@ x = y = rt.array([1.0, 2.0])
     "docs/graph.md#Graphed functions": "assert step.stats().replays == 3",
     "docs/torch.md#Torch": f"{OURS}{REPLAYED}",
     "docs/torch.md#Eager regions": REPLAYED,
+    "docs/torch.md#Results that require grad": """
+assert block.stats().replays >= 6, block.explain()
+assert "backward" in block.explain()
+""",
     "docs/settings.md#Settings": """
 for _ in range(4):
     double(rt.array([1.0, 2.0]))

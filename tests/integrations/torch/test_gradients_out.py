@@ -231,6 +231,17 @@ def part(w):
             yield type(error).__name__
 
 
+def cast(w):
+    """Autocast keeps the cast of a leaf that is used twice, and of no other argument."""
+    one, other = w.values(4, 4), w.values(4, 4)
+    f = w.graph(lambda x: torch.tanh(x @ one) * (x @ other))
+    for i in range(2 * CALLS):
+        x = w.values(3, 4).requires_grad_()
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            y = f(x if i % 2 else x * 1)
+        yield y, torch.autograd.grad(y.sum(), x)
+
+
 def in_place(w):
     """The function writes to an argument that requires grad, or to what it saved."""
 
@@ -365,6 +376,7 @@ def trained_inside(w):
 
 PROGRAMS = {
     arguments: 4,
+    cast: 8,
     hooks: 0,
     in_place: 0,
     inside: 0,

@@ -40,6 +40,7 @@ _REMEDY: Final = (
     "Call it under torch.no_grad(), return x.detach(), or call backward() inside the "
     "graphed function"
 )
+_NONE: Final[frozenset[int | str]] = frozenset()
 _ROOT: Final = torch.empty(0, requires_grad=True)
 """Has what stands for an argument require grad, where nothing may lead on from that."""
 
@@ -180,11 +181,14 @@ class Taped:
     """A function that returns what it saves for backward behind its result.
 
     A warm-up returns what autograd makes of it; the way back through a capture is for
-    others to take.
+    others to take. Those arguments are ``leaves`` by position or name that autocast may
+    keep the cast of.
     """
 
-    def __init__(self, fn: Callable[..., Any], graded: Gradients) -> None:
-        self.__wrapped__, self._graded = fn, graded
+    def __init__(
+        self, fn: Callable[..., Any], graded: Gradients, leaves: frozenset[int | str]
+    ) -> None:
+        self.__wrapped__, self._graded, self._leaves = fn, graded, leaves
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         watching, theirs = session.current(), self._graded.now.theirs
@@ -192,7 +196,7 @@ class Taped:
             own = (theirs.get(id(each), each) for each in args)
             named = {name: theirs.get(id(x), x) for name, x in kwargs.items()}
             return self.__wrapped__(*own, **named), (), (), _NOWHERE
-        run = _Run(theirs, capturing=capturing())
+        run = _Run(theirs, self._leaves, capturing=capturing())
         result = run(self.__wrapped__, args, kwargs)
         self._graded.writes |= any(
             use.writes and storage not in watching.made
@@ -208,8 +212,14 @@ class Taped:
 class _Run:
     """One run of a function, and what autograd saves in it."""
 
-    def __init__(self, theirs: Mapping[int, Any], *, capturing: bool) -> None:
-        self._theirs, self._capturing = theirs, capturing
+    def __init__(
+        self,
+        theirs: Mapping[int, Any],
+        leaves: frozenset[int | str],
+        *,
+        capturing: bool,
+    ) -> None:
+        self._theirs, self._leaves, self._capturing = theirs, leaves, capturing
         self._box = _Box()
         self._handles: list[ref[_Handle]] = []
         self._sources: dict[int | str, tuple[Any, Any, int, Any]] = {}
@@ -234,7 +244,9 @@ class _Run:
         if not _is_way_in(value):
             return value
         own = self._theirs.get(id(value), value)
-        if self._capturing:
+        if self._capturing and key in self._leaves:
+            own = _shown(value).requires_grad_()
+        elif self._capturing:
             self._lists.append([value])
             own = _Source.apply(_ROOT, self._lists[-1])
             self._lists[-1][0] = None
@@ -287,6 +299,8 @@ class _Run:
         with _disable_current_modes():  # torch makes views of some
             starts = [*map(get_gradient_edge, (*sources, *variables))]
             went = _Back(self._box, [*map(get_gradient_edge, unique)], starts)
+            for own in (each for each in sources if each.is_leaf):
+                own.data = own.new_empty(0)  # autograd holds it from now on
         for i in places:
             leaves[i] = shown[id(leaves[i])]
         if self._users:
@@ -296,7 +310,10 @@ class _Run:
         return unflatten(structure, leaves), saved, tuple(variables), way
 
     def _check_sources(self) -> None:
-        if any(len(each) > 1 for each in self._lists):
+        owns = [own for own, *_ in self._sources.values()] if self._capturing else []
+        if any(len(x) > 1 for x in self._lists) or any(
+            own.is_leaf and own.grad is not None for own in owns
+        ):
             raise Refused("backward() leaves a gradient on an argument")
         for own, value, version, before in self._sources.values():
             if own._version != version or own.grad_fn is not before:
@@ -497,7 +514,7 @@ class Gradients:
         self._target, self._graph, self.writes = target, graph, False
         self._stream = stream
         self.now = _Now()
-        self._forward = graph(lambda: Taped(target(), self), back=False)
+        self._forwards: dict[frozenset[int | str], Callable[..., Any]] = {}
 
     def applies(self) -> bool:
         """Return whether autograd alone sends gradients back through a call."""
@@ -507,19 +524,34 @@ class Gradients:
             and not _C._are_functorch_transforms_active()
         )
 
+    def _forward(self, leaves: frozenset[int | str]) -> Callable[..., Any]:
+        """Return the function for calls of which these arguments are leaves."""
+        if leaves not in self._forwards:
+            target = self._target
+            self._forwards[leaves] = self._graph(
+                lambda: Taped(target(), self, leaves), back=False
+            )
+        return self._forwards[leaves]
+
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call, and have gradients of what it returns sent on."""
         theirs: dict[int, Any] = {}
         if any(map(_is_way_in, (*args, *kwargs.values()))):
             given = tuple(_detached(each, theirs) for each in args)
             named = {name: _detached(each, theirs) for name, each in kwargs.items()}
+            every: Iterable[tuple[int | str, Any]] = (
+                *enumerate(args),
+                *kwargs.items(),
+            )
+            which = frozenset(k for k, x in every if _is_way_in(x) and x.is_leaf)
+            forward = self._forward(which)
             before, self.now.theirs = self.now.theirs, theirs
             try:
-                result, saved, variables, way = self._forward(*given, **named)
+                result, saved, variables, way = forward(*given, **named)
             finally:
                 self.now.theirs = before
         else:
-            result, saved, variables, way = self._forward(*args, **kwargs)
+            result, saved, variables, way = self._forward(_NONE)(*args, **kwargs)
         if not (way.places or theirs):
             return result
         leaves, structure = flatten(result, torch.is_tensor)
