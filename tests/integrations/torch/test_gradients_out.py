@@ -232,7 +232,7 @@ def part(w):
 
 
 def cast(w):
-    """Autocast keeps the cast of a leaf that is used twice, and of no other argument."""
+    """Autocast keeps the cast of a leaf that is used twice, of no other argument."""
     one, other = w.values(4, 4), w.values(4, 4)
     f = w.graph(lambda x: torch.tanh(x @ one) * (x @ other))
     for i in range(2 * CALLS):
