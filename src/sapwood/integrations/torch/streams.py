@@ -48,13 +48,13 @@ class _Thread(threading.local):
     """A thread: whether it was ``primed``, and ``met``; who watches it ``within`` whom.
 
     Each with how things were before: with the stream that was current, if it was not a
-    capture's, and whether autocast kept what it had made.
+    capture's, and whether autocast was on.
     """
 
     primed = met = False
 
     def __init__(self) -> None:
-        self.within: list[tuple[Watcher, Any]] = []
+        self.within: list[tuple[Watcher, Any, bool]] = []
 
 
 _clone: Any = torch.clone
@@ -259,7 +259,7 @@ class TorchFramework(GuestFramework):
         bring = None if counts else self.bring
         watcher = Watcher(watching, self.storages, count, self.moments, bring)
         around = None if count else torch.cuda.current_stream(self.place)
-        within = watcher, around
+        within = watcher, around, torch.is_autocast_enabled("cuda")
         self._thread.within.append(within)
         try:
             # On the stream aside, or else where work is captured.
@@ -287,10 +287,11 @@ class TorchFramework(GuestFramework):
         if not self._thread.within:
             yield
             return
-        watcher, around = self._thread.within[-1]
+        watcher, around, casts = self._thread.within[-1]
         if around is None:
             self._check_apart(watcher.session)
-        with watcher.resting(), _own_casts():
+        # What the function itself enters autocast for is as in its own run.
+        with watcher.resting(), _own_casts() if casts else nullcontext():
             self.turn.release()
             try:
                 with nullcontext() if around is None else self._back(around):
