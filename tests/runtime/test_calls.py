@@ -382,3 +382,24 @@ def test_a_snapshot_counts_all_replays(rig):
     assert rig.lending.launches > 0
     assert [each["replays"] for each in picture["functions"]] == [replays]
     assert [each["hits"] for each in picture["recordings"]] == [replays]
+
+
+def test_what_runs_calls_with_gradients_is_shown_as_the_function(rig):
+    """It has its counts and misses; what goes back has a name of its own."""
+    rt = rig.runtime
+    f = rt.graph(lambda x: x + 1, name="f")
+    runner = f.runner()
+    twice, thrice = (lambda x: x * 2), (lambda x: x * 3)
+    forward = runner._graph(lambda: twice, back=False)
+    back = runner._graph(lambda: thrice, back=True)
+    x = rt.array(np.ones(4))
+    for fn in (f, forward, back):
+        for _ in range(4):
+            fn(x)
+    found = rt.snapshot()
+    assert [each["name"] for each in found["functions"]] == ["f", "f, backward"]
+    assert [each["recordings"] for each in found["functions"]] == [2, 1]
+    named = sorted(each["function"] for each in found["recordings"])
+    assert named == ["f", "f", "f, backward"]
+    assert f.stats().recordings == 2
+    assert f.explain().count("f, backward") >= 1

@@ -35,8 +35,11 @@ def picture(
     recordings.settle()
     live = recordings.leases.addresses()
     numbers = {node.label: node.number for node in recordings.nodes}
-    functions = {runner.call_log.number: runner.options.name for runner in runners}
-    logs = [runner.call_log for runner in runners]
+    every = [each for runner in runners for each in (runner, *runner.behind)]
+    # What runs a function's calls with gradients has its log.
+    first = {each.call_log.number: each for each in reversed(every)}
+    functions = {number: first[number].options.name for number in sorted(first)}
+    logs = [first[number].call_log for number in functions]
     told = [(log, missing) for log in logs for missing in log.misses]
     told.sort(key=lambda pair: pair[1].number)
     indices = {missing.number: i for i, (_, missing) in enumerate(told)}
@@ -48,10 +51,10 @@ def picture(
         "sapwood": __version__,
         "device": _device(recordings),
         "memory": dict(memory),
-        "functions": [_function(runner) for runner in runners],
+        "functions": [_function(first[number]) for number in functions],
         "recordings": [
             _recording(runner.options.name, node, numbers, live)
-            for runner in runners
+            for runner in every
             for node in runner.cache.nodes
         ],
         "misses": [
