@@ -38,7 +38,9 @@ function facts(recording) {
     fact("range", make("span", { class: "code" }, recording.range.address), `, ${counted(recording.range.pages, "page")}`),
     fact("scratch", pageList(scratch)),
     fact("outputs on", pageList(recording.output_pages)),
-    fact("calls kept", kept.length ? link(counted(kept.length, "call"), () => showCall(kept[0])) : "none"),
+    fact("calls kept", kept.length
+      ? link(counted(kept.length, "call"), () => showCall(kept[0]))
+      : "none"),
   ];
 }
 

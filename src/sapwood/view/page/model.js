@@ -24,12 +24,17 @@ const children = Map.groupBy(snapshot.recordings, ({ parent }) => (recordings.ha
 const missesOf = Map.groupBy(snapshot.misses.flatMap(({ reasons }) => reasons), ({ recording }) => recording);
 const callsOf = Map.groupBy(snapshot.calls.keys(), (index) => snapshot.calls[index].recording);
 
-const totals = Object.fromEntries(KINDS.map(({ key, field }) =>
-  [key, snapshot.functions.reduce((sum, f) => sum + f[field], 0)]));
+const totals = Object.fromEntries(
+  KINDS.map(({ key, field }) => [key, snapshot.functions.reduce((sum, f) => sum + f[field], 0)]),
+);
 const allCalls = KINDS.reduce((sum, { key }) => sum + totals[key], 0);
 
-const typical = Object.fromEntries(KINDS.map(({ key }) =>
-  [key, median(snapshot.calls.filter((c) => c.kind === key).map((c) => c.host_us))]));
+const typical = Object.fromEntries(
+  KINDS.map(({ key }) => [
+    key,
+    median(snapshot.calls.filter((c) => c.kind === key).map((c) => c.host_us)),
+  ]),
+);
 
 function nameOf(id) {
   return recordings.get(id)?.name ?? `no. ${id}, evicted`;

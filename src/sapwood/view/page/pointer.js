@@ -10,7 +10,9 @@ function tip(event, lines) {
   const note = document.getElementById("tip");
   note.hidden = !lines;
   if (!lines) return;
-  note.replaceChildren(...lines.map((line, index) => make(index ? "div" : "strong", {}, line)));
+  note.replaceChildren(
+    ...lines.map((line, index) => make(index ? "div" : "strong", {}, line)),
+  );
   const { width, height } = note.getBoundingClientRect();
   const left = Math.min(event.clientX + 14, innerWidth - width - 8);
   const below = event.clientY + 18;
