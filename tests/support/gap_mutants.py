@@ -59,9 +59,52 @@ __all__ = ["C_MUTANTS", "GAP_MUTANTS", "TORCH_MUTANTS", "TRIED_MUTANTS"]
 def _torch_mutants() -> tuple[Mutant, ...]:
     if not find_spec("torch"):
         return ()
+    from sapwood.integrations.torch import gradients
     from sapwood.integrations.torch.integration import TorchIntegration, _finished
 
     return (
+        mutant(
+            "the way back: one argument in two places is two",
+            gradients._Run._own,
+            "if passed is value:",
+            "if False:",
+        ),
+        mutant(
+            "the way back: what is saved is written, and nobody is told",
+            gradients._Run._saved,
+            "if tensor._version != handle.version:",
+            "if False:",
+        ),
+        mutant(
+            "the way back: views begin where what they are of does",
+            gradients._Run._saved,
+            "offset - base.storage_offset()",
+            "0",
+        ),
+        mutant(
+            "the way back: results that are views are sent a gradient",
+            gradients._Run._check_memory,
+            "if _memory(end) in taken:",
+            "if False:",
+        ),
+        mutant(
+            "the way back: what a capture writes is another's",
+            gradients.Taped.__call__,
+            "not captured and any(",
+            "any(",
+        ),
+        mutant(
+            "the way back: another run, whatever was written since",
+            gradients.Gradients._again,
+            "versions != _versions((args, kwargs), inputs)",
+            "False",
+        ),
+        mutant(
+            "the way back: what was passed is held with the result",
+            gradients._Node.backward,
+            "if not _C._autograd._get_current_graph_task_keep_graph():",
+            "if False:",
+        ),
         mutant(
             "negative views made plain",
             _finished,

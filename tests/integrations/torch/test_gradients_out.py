@@ -152,6 +152,15 @@ def arguments(w):
         yield other, other.requires_grad
 
 
+def same_twice(w):
+    """One argument in two places, which the function tells from two."""
+    f = w.graph(lambda x, y, z: (x.sin() * y if x is y else x.cos()) * z)
+    for i in range(2 * CALLS):
+        x, y = (w.values(4).requires_grad_() for _ in range(2))
+        found = f(x, x if i % 2 else y, y)
+        yield found, torch.autograd.grad(found.sum(), (x, y), allow_unused=True)
+
+
 def parts(w):
     """Results of which only some are used, in a dict, one of them twice, one plain."""
 
@@ -197,6 +206,14 @@ def hooks(w):
         yield [x.grad for x in model.parameters()], seen
 
 
+def sent_back(y, x):
+    """Return the gradient of ``x``, or the name of the error in its place."""
+    try:
+        return torch.autograd.grad(y.sum(), x)
+    except RuntimeError as error:
+        return type(error).__name__
+
+
 def written(w):
     """The caller writes to a result, and to what was passed: as eager, or an error."""
     f = w.graph(lambda x: x.exp())
@@ -208,10 +225,7 @@ def written(w):
             y.mul_(2)
         elif i % 3 == 1:
             h.mul_(2)
-        try:
-            yield torch.autograd.grad(y.sum(), x)
-        except RuntimeError as error:
-            yield type(error).__name__
+        yield sent_back(y, x)
 
 
 def part(w):
@@ -225,10 +239,7 @@ def part(w):
             y.mul_(2)
         elif i % 4 == 3:
             frozen.mul_(1.5)
-        try:
-            yield torch.autograd.grad(y.sum(), x)
-        except RuntimeError as error:
-            yield type(error).__name__
+        yield sent_back(y, x)
 
 
 def cast(w):
@@ -256,9 +267,11 @@ def in_place(w):
     for i in range(3 * CALLS):
         x = w.values(4).requires_grad_()
         try:
-            yield torch.autograd.grad(f(x * 1, i % 3).sum(), x)
+            y = f(x * 1, i % 3)
         except RuntimeError as error:
             yield type(error).__name__
+        else:
+            yield sent_back(y, x)
 
 
 def views(w):
@@ -276,8 +289,9 @@ def views(w):
 
 
 def twice(w):
-    """A penalty on gradients, by a graphed critic."""
-    critic = cuda(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)))
+    """A penalty on gradients, by a graphed critic that writes to what it has made."""
+    layers = nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.ReLU(inplace=True)
+    critic = cuda(nn.Sequential(*layers, nn.Linear(8, 1)))
     f = w.graph(critic)
     for _ in range(CALLS):
         critic.zero_grad()
@@ -386,6 +400,7 @@ PROGRAMS = {
     part: 8,
     parts: 3,
     recomputed: 0,
+    same_twice: 0,
     trained_inside: 0,
     twice: 4,
     views: 0,

@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import gc
 from unittest.mock import MagicMock
+from weakref import ref
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from sapwood.integrations.torch import gradients  # noqa: E402 - behind its torch
-from sapwood.tree.watch.session import Session, entered  # noqa: E402
+from sapwood.tree.watch.session import Session, Use, entered  # noqa: E402
 
 nn = torch.nn
 
@@ -63,6 +64,7 @@ FUNCTIONS = {
     "parts": lambda x: (x * 2, [x.exp(), 3], {"a": x.detach() + 1}),
     "passed on": lambda x: (x, x.cos()),
     "recurrent": lambda x: _RECURRENT(x)[0],
+    "parts of one": lambda x: (x[1:] * x[:-1]).sin() * (x.exp()[1:] * 2),
     "same twice": lambda x: [y := x.tanh(), y],
 }
 
@@ -133,7 +135,13 @@ def test_what_cannot_be_sent_back_is_told(taped, name):
 @pytest.mark.parametrize("which", ["result", "argument"])
 def test_what_is_written_between_is_told_as_by_autograd(taped, which):
     """Where backward needs it: else it is nobody's affair."""
-    for fn, needs in ((torch.exp, "result"), (torch.square, "argument")):
+    functions = {
+        torch.exp: "result",
+        torch.square: "argument",
+        lambda x: x.exp()[1:]: "result",
+        lambda x: x[1:].square(): "argument",
+    }
+    for fn, needs in functions.items():
         for f in (fn, taped(fn)[0]):
             x = torch.randn(3, requires_grad=True)
             h = x * 1
@@ -156,6 +164,67 @@ def test_gradients_can_be_differentiated(taped):
         found.append([x.grad, *(each.grad for each in layers.parameters())])
     for one, other in zip(*found, strict=True):
         assert one is other is None or torch.equal(one, other)
+
+
+def test_one_argument_in_two_places_is_one(taped):
+    """The function finds it so, and its gradient is the sum of both."""
+
+    def fn(x, y):
+        return x.exp() * y if x is y else x - y
+
+    x = torch.linspace(0, 1, 4, requires_grad=True)
+    found = []
+    for f in (fn, taped(fn)[0]):
+        h = x * 2
+        found.append(torch.autograd.grad(f(h, h).sum(), x))
+    assert torch.equal(*(each for (each,) in found))
+
+
+@pytest.mark.parametrize("which", ["x", "named", "in a list"])
+def test_another_run_is_of_what_was_passed(taped, which):
+    """Where that was written to since, it would be another one."""
+    f, _ = taped(lambda x, *, named, others: (x + named + others[0]).exp())
+    h, named, other = (torch.ones(3, requires_grad=True) for _ in range(3))
+    given = {"x": h * 1, "named": named * 1, "in a list": other.detach().clone()}
+    y = f(given["x"], named=given["named"], others=[given["in a list"]])
+    with torch.no_grad():
+        given[which].mul_(2)
+    told = pytest.raises(RuntimeError, match="written to since")
+    # A warm-up is autograd's own, which asks of nothing that it has not saved.
+    with told if y.grad_fn.name() == "_NodeBackward" else contextlib.nullcontext():
+        torch.autograd.grad(y.sum(), h, create_graph=True)
+
+
+def test_what_a_function_writes_is_asked_of_warm_ups(taped, monkeypatch):
+    """A capture knows no storage for the function's own."""
+    noted = Session.__init__
+
+    def writing(session, **options):
+        noted(session, **options)
+        session.used[MagicMock()] = Use(writes=True, where=None)
+
+    monkeypatch.setattr(Session, "__init__", writing)
+    f, _ = taped(torch.exp)
+    x = torch.ones(3, requires_grad=True)
+    (slope,) = torch.autograd.grad(f(x * 1).sum(), x, create_graph=True)
+    assert torch.equal(slope, x.exp())
+    monkeypatch.setattr(gradients, "capturing", bool)
+    f(x * 1)  # a warm-up
+    monkeypatch.setattr(gradients, "capturing", lambda: True)
+    with pytest.raises(RuntimeError, match="writes to what others have"):
+        torch.autograd.grad(f(x * 1).sum(), x, create_graph=True)
+
+
+def test_what_was_passed_is_let_go_of_with_the_graph(taped):
+    """A result that outlives its backward, a loss in a list say, holds no batch."""
+    f, _ = taped(_layers())
+    x = torch.randn(2, 4)
+    gone, y = ref(x), f(x)
+    y.sum().backward(retain_graph=True)
+    assert gone() is not None
+    del x
+    y.sum().backward()
+    assert gone() is None
 
 
 def test_nothing_is_kept_by_reference(taped):

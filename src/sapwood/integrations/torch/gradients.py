@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from weakref import ref
 
 import torch
-import torch.autograd.forward_ad as _forward
+from torch.autograd import forward_ad
 from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.hooks import RemovableHandle
@@ -25,12 +25,7 @@ from torch.utils.hooks import RemovableHandle
 from sapwood.integrations.torch.asking import capturing, generator_of
 from sapwood.tree.call.integration import text_of
 from sapwood.tree.guards.owners import owner_of_class
-from sapwood.tree.nests.containers import (
-    Alike,
-    arrays_in,
-    flatten,
-    unflatten,
-)
+from sapwood.tree.nests.containers import Alike, arrays_in, flatten, unflatten
 from sapwood.tree.watch import session
 from sapwood.tree.watch.capturer import Graph
 
@@ -40,7 +35,6 @@ _REMEDY: Final = (
     "Call it under torch.no_grad(), return x.detach(), or call backward() inside the "
     "graphed function"
 )
-_NONE: Final[frozenset[int | str]] = frozenset()
 _ROOT: Final = torch.empty(0, requires_grad=True)
 """Has what stands for an argument require grad, where nothing may lead on from that."""
 
@@ -94,6 +88,12 @@ class _Handle:
         self.tensor, self.version, self.box = _shown(tensor), tensor._version, box
         self.place = 0
         self.view: tuple[Any, ...] = ()
+
+
+def _packed(handles: list[ref[_Handle]], box: _Box, tensor: Any) -> _Handle:
+    handle = _Handle(tensor, box)
+    handles.append(ref(handle))
+    return handle
 
 
 def _unpacked(handle: _Handle) -> Any:
@@ -196,9 +196,11 @@ class Taped:
             own = (theirs.get(id(each), each) for each in args)
             named = {name: theirs.get(id(x), x) for name, x in kwargs.items()}
             return self.__wrapped__(*own, **named), (), (), _NOWHERE
-        run = _Run(theirs, self._leaves, capturing=capturing())
+        captured = capturing()
+        run = _Run(theirs, self._leaves, capturing=captured)
         result = run(self.__wrapped__, args, kwargs)
-        self._graded.writes |= any(
+        # A warm-up alone is told which storages are the function's own.
+        self._graded.writes |= not captured and any(
             use.writes and storage not in watching.made
             for storage, use in watching.used.items()
         )
@@ -236,13 +238,18 @@ class _Run:
         own = tuple(self._own(i, each) for i, each in enumerate(args))
         named = {name: self._own(name, each) for name, each in kwargs.items()}
         self._hooks = RemovableHandle.next_id
-        with saved_tensors_hooks(self._pack, _unpacked):
+        # Autograd holds it as long as its graph, which is not to hold the arguments.
+        pack = partial(_packed, self._handles, self._box)
+        with saved_tensors_hooks(pack, _unpacked):
             self._pushes = _pushes.count
             return fn(*own, **named)
 
     def _own(self, key: int | str, value: Any) -> Any:
         if not _is_way_in(value):
             return value
+        for known, passed, *_ in self._sources.values():
+            if passed is value:
+                return known
         own = self._theirs.get(id(value), value)
         if self._capturing and key in self._leaves:
             own = _shown(value).requires_grad_()
@@ -252,11 +259,6 @@ class _Run:
             self._lists[-1][0] = None
         self._sources[key] = own, value, own._version, own.grad_fn
         return own
-
-    def _pack(self, tensor: Any) -> _Handle:
-        handle = _Handle(tensor, self._box)
-        self._handles.append(ref(handle))
-        return handle
 
     def taped(
         self, fn: Callable[..., Any], result: Any, watching: session.Session
@@ -341,7 +343,10 @@ class _Run:
             variable = getattr(node, "variable", None)
             if variable is not None and id(variable) not in own:
                 if variable._backward_hooks:
-                    raise Refused("its result requires grad, by way of one with hooks")
+                    raise Refused(
+                        f"a hook is registered on {text_of(variable)}, a parameter of "
+                        "which the result requires grad"
+                    )
                 found[id(variable)] = variable
             if isinstance(node, _C._FunctionBase):
                 self._users |= _is_of_users(node)
@@ -520,7 +525,7 @@ class Gradients:
         """Return whether autograd alone sends gradients back through a call."""
         return (
             torch.is_grad_enabled()
-            and _forward._current_level < 0
+            and forward_ad._current_level < 0
             and not _C._are_functorch_transforms_active()
         )
 
@@ -535,48 +540,53 @@ class Gradients:
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call, and have gradients of what it returns sent on."""
-        theirs: dict[int, Any] = {}
-        if any(map(_is_way_in, (*args, *kwargs.values()))):
-            given = tuple(_detached(each, theirs) for each in args)
-            named = {name: _detached(each, theirs) for name, each in kwargs.items()}
-            every: Iterable[tuple[int | str, Any]] = (
-                *enumerate(args),
-                *kwargs.items(),
-            )
-            which = frozenset(k for k, x in every if _is_way_in(x) and x.is_leaf)
-            forward = self._forward(which)
-            before, self.now.theirs = self.now.theirs, theirs
-            try:
-                result, saved, variables, way = forward(*given, **named)
-            finally:
-                self.now.theirs = before
-        else:
-            result, saved, variables, way = self._forward(_NONE)(*args, **kwargs)
+        own: dict[int, Any] = {}
+        given = tuple(_detached(each, own) for each in args)
+        named = {name: _detached(each, own) for name, each in kwargs.items()}
+        every: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+        leaves = frozenset(k for k, x in every if id(x) in own and x.is_leaf)
+        theirs = {id(own[id(x)]): x for _, x in every if id(x) in own}
+        before, self.now.theirs = self.now.theirs, theirs
+        try:
+            result, saved, variables, way = self._forward(leaves)(*given, **named)
+        finally:
+            self.now.theirs = before
         if not (way.places or theirs):
             return result
-        leaves, structure = flatten(result, torch.is_tensor)
-        if not way.places and theirs.keys().isdisjoint(map(id, leaves)):
+        found, structure = flatten(result, torch.is_tensor)
+        if not way.places and theirs.keys().isdisjoint(map(id, found)):
             return result
-        leaves = [theirs.get(id(each), each) for each in leaves]
+        found = [theirs.get(id(each), each) for each in found]
         if way.places:
-            ends = {id(leaves[i]): leaves[i] for i in way.places}
-            own = [args[k] if type(k) is int else kwargs[k] for k in way.arguments]
-            inputs = [*own, *variables]
-            again = partial(self._again, args, kwargs, way, inputs, _versions(args))
-            aside, here = self._stream(), torch.cuda.current_stream()
-            back = partial(_back_on, here, aside, way.way_back(self._graph))
-            call = _Call([*ends.values()], saved, way.needed, back, again)
-            # On the stream of captures: what adds gradients up is of that, too, since
-            # one was captured. Were it of the default stream, none could be.
-            torch.cuda.set_stream(aside)
-            try:
-                found = _Node.apply(call, *inputs)
-            finally:
-                torch.cuda.set_stream(here)
-            shown = dict(zip(ends, found, strict=True))
-            for i in way.places:
-                leaves[i] = shown[id(leaves[i])]
-        return unflatten(structure, leaves)
+            ends = {id(found[i]): found[i] for i in way.places}
+            sources = [args[k] if type(k) is int else kwargs[k] for k in way.arguments]
+            inputs = [*sources, *variables]
+            now = _versions((args, kwargs), inputs)
+            again = partial(self._again, args, kwargs, way, inputs, now)
+            shown = self._linked(ends, saved, way, inputs, again)
+            found = [shown.get(id(each), each) for each in found]
+        return unflatten(structure, found)
+
+    def _linked(
+        self,
+        ends: Mapping[int, Any],
+        saved: Sequence[Any],
+        way: Way,
+        inputs: Sequence[Any],
+        again: Callable[..., Any],
+    ) -> dict[int, Any]:
+        """Return results, by what they are in place of, that lead on to the inputs."""
+        aside, here = self._stream(), torch.cuda.current_stream()
+        back = partial(_back_on, here, aside, way.way_back(self._graph))
+        call = _Call([*ends.values()], saved, way.needed, back, again)
+        # On the stream of captures: what adds gradients up is of that, too, since one
+        # was captured. Were it of the default stream, none could be.
+        torch.cuda.set_stream(aside)
+        try:
+            found = _Node.apply(call, *inputs)
+        finally:
+            torch.cuda.set_stream(here)
+        return dict(zip(ends, found, strict=True))
 
     def _again(
         self,
@@ -593,12 +603,13 @@ class Gradients:
         """
         drawn = _drawn()
         result = self._target()(*args, **kwargs)
-        if self.writes or _drawn() != drawn or versions != _versions(args):
+        written = self.writes or versions != _versions((args, kwargs), inputs)
+        if written or _drawn() != drawn:
             raise RuntimeError(
-                "a graphed function that draws random numbers, or writes to what "
-                "others have, or whose arguments were written to, is differentiated "
-                "twice. Call the plain one there, which is its __wrapped__, or under "
-                "sapwood.disabled()"
+                "a graphed function is differentiated twice that draws random numbers, "
+                "writes to what others have, or whose arguments or parameters were "
+                "written to since. Call the plain one there, which is its __wrapped__, "
+                "or under sapwood.disabled()"
             )
         found, _ = flatten(result, torch.is_tensor)
         ends = {id(found[i]): found[i] for i in way.places}.values()
@@ -621,17 +632,17 @@ def _back_on(here: Any, aside: Any, back: Callable[..., Any], *given: Any) -> An
     return found
 
 
-def _detached(value: Any, theirs: dict[int, Any]) -> Any:
-    """Return what stands for an argument that requires grad, and note of which."""
+def _detached(value: Any, own: dict[int, Any]) -> Any:
+    """Return what stands for an argument that requires grad: for one, always one."""
     if not _is_way_in(value):
         return value
-    own = value.detach().requires_grad_()
-    theirs[id(own)] = value
-    return own
+    if id(value) not in own:
+        own[id(value)] = value.detach().requires_grad_()
+    return own[id(value)]
 
 
-def _versions(args: Iterable[Any]) -> list[int]:
-    return [each._version for each in args if type(each) is torch.Tensor]
+def _versions(nest: Any, others: Iterable[Any]) -> list[int]:
+    return [x._version for x in (*arrays_in(nest, torch.is_tensor), *others)]
 
 
 def _drawn() -> Any:
