@@ -63,7 +63,8 @@ def miswritten(function: Callable[..., Any], right: str, wrong: str) -> Iterator
     right_code, names = function.__code__, dict(function.__globals__)
     lines = "\n" * (right_code.co_firstlineno - 1) + source.replace(right, wrong)
     exec(compile(lines, right_code.co_filename, "exec"), names)
-    function.__code__ = names[function.__name__].__code__
+    wrong_one = names[function.__name__]
+    function.__code__ = getattr(wrong_one, "__func__", wrong_one).__code__
     try:
         yield
     finally:
