@@ -53,28 +53,23 @@ def _find_policy(name: str) -> Policy:
     return policy
 
 
-def _ours(settings: Settings, total: int, **changes: object) -> Model:
-    return Ours(settings.replace(**changes), total)
-
-
 def _of(model: Callable[[Settings, int], Model]) -> _Start:
     return lambda _, settings, total: model(settings, total)
 
 
+def _ours(name: str, changes: str) -> Policy:
+    """Return the policy that is our allocator with some settings changed."""
+
+    def start(settings: Settings, total: int) -> Model:
+        return Ours(settings.revised(changes), total)
+
+    return Policy(name, "ours", f"Sapwood's with {changes}", _of(start))
+
+
 _ALL = (
-    Policy("default", "ours", "Sapwood's allocator as it comes", _of(_ours)),
-    Policy(
-        "default-fixed",
-        "ours",
-        "Sapwood's with expandable_segments:False",
-        _of(partial(_ours, expandable_segments=False)),
-    ),
-    Policy(
-        "default-shared",
-        "ours",
-        "Sapwood's with cross_stream_reuse:True",
-        _of(partial(_ours, cross_stream_reuse=True)),
-    ),
+    Policy("default", "ours", "Sapwood's allocator as it comes", _of(Ours)),
+    _ours("default-fixed", "expandable_segments:False"),
+    _ours("default-shared", "cross_stream_reuse:True"),
     Policy("classic", "model", "PyTorch-like, fixed segments", _of(Classic)),
     Policy("expandable", "model", "PyTorch-like, expandable segments", _of(Expandable)),
     Policy("stitched", "model", "GMLake-like: any free pages", _of(Stitched)),
