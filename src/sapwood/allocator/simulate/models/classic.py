@@ -33,13 +33,9 @@ class Classic(Shelved):
         small = is_small(rounded)
         shelf = self._shelves[small, stream]
         piece = self._fit(shelf, rounded) or self._grow(shelf, rounded)
-        shelf.take(piece)
         limit = self.settings.max_split_size
         splits = small or limit is None or rounded < limit
-        if splits and piece.size - rounded >= _LEAST_REST[small]:
-            shelf.put(piece.split(rounded))
-        self._live[piece.address] = piece
-        return piece.address
+        return self.hand_out(piece, rounded, _LEAST_REST[small] if splits else None)
 
     def _fit(self, shelf: Shelf, rounded: int) -> Piece | None:
         piece = next(shelf.from_size(rounded), None)

@@ -38,8 +38,7 @@ class Expandable(Shelved):
             found = _Range(base, granule, self)
             self._ranges[small, stream] = found
         piece = found.fit(rounded) or self._grow(found, rounded)
-        self._live[piece.address] = piece
-        return piece.address
+        return self.hand_out(piece, rounded, _LEAST_REST)
 
     def _grow(self, home: _Range, rounded: int) -> Piece:
         try:
@@ -65,17 +64,12 @@ class _Range:
         self._holes = [hole]
 
     def fit(self, size: int) -> Piece | None:
-        """Return the best fit, cut to size: rather not at the end that can grow."""
+        """Return the best fit: rather not at the end that can grow."""
         best: Piece | None = None
         for piece in self.shelf.from_size(size):
             if best is not None and _potential(piece) >= _potential(best):
                 break
             best = piece
-        if best is None:
-            return None
-        self.shelf.take(best)
-        if best.size - size >= _LEAST_REST:
-            self.shelf.put(best.split(size))
         return best
 
     def grow(self, size: int) -> None:

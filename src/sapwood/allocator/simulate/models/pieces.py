@@ -90,6 +90,18 @@ class Shelved(Model):
         super().__init__(settings, total)
         self._live: dict[int, Piece] = {}
 
+    def hand_out(self, piece: Piece, size: int, least_rest: int | None) -> int:
+        """Return the address of a piece from its shelf, now of ``size`` bytes.
+
+        What it has beyond that stays there, from ``least_rest`` bytes on; with None
+        it is all handed out.
+        """
+        piece.shelf.take(piece)
+        if least_rest is not None and piece.size - size >= least_rest:
+            piece.shelf.put(piece.split(size))
+        self._live[piece.address] = piece
+        return piece.address
+
     def free(self, address: int) -> None:
         """Offer a piece again, merged with its neighbours."""
         piece = self._live.pop(address)

@@ -30,11 +30,7 @@ class BestFit(Shelved):
         del stream
         rounded = round_up(size, self.settings)
         piece = self._fit(rounded) or self._grow(rounded)
-        self._shelf.take(piece)
-        if piece.size > rounded:
-            self._shelf.put(piece.split(rounded))
-        self._live[piece.address] = piece
-        return piece.address
+        return self.hand_out(piece, rounded, 1)
 
     def _fit(self, size: int) -> Piece | None:
         return next(self._shelf.from_size(size), None)
