@@ -35,10 +35,8 @@ class Log:
     def free(self, address: int, size: int = 0, stream: int = 0) -> None:
         """Note that an allocation has ended; the rest tells of one not known here."""
         self._now += 1
-        if address in self._live:
-            self._end(address)
-        else:
-            self._ended.append((0, self._now, Size(size), stream))
+        self._live.setdefault(address, (0, Size(size), stream))
+        self._end(address)
 
     def survive(self, blocks: Iterable[tuple[int, int, int]]) -> None:
         """Note blocks ``(address, size, stream)`` that are there at the end.
