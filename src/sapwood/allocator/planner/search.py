@@ -7,6 +7,7 @@ takes part in the conflict. Buffers that conflicts are about rank higher in the 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -256,16 +257,15 @@ class Search:
     def __init__(self, instance: Instance, seed: int) -> None:
         self._instance = instance
         self._sections = Sections(instance)
-        self._learners = learners(instance, seed)
-        self._turn = 0
+        self._turns = itertools.cycle(
+            itertools.product(_SHARES, learners(instance, seed))
+        )
         self.work = 0.0
 
     def improve(self, begins: Wholes, effort: Effort) -> Wholes:
         """Dive once. Return what it found if that is lower, else ``begins``."""
         instance, height = self._instance, self._instance.height(begins)
-        learner = self._learners[self._turn % len(self._learners)]
-        share = _SHARES[self._turn // len(self._learners) % len(_SHARES)]
-        self._turn += 1
+        share, learner = next(self._turns)
         aim = min(effort.enough + int((height - effort.enough) * share), height - 1)
         dive = Dive(self._sections, learner.ranking(), instance.top_within(aim))
         found = dive.run(_NODES + 2 * instance.count, effort.late)
