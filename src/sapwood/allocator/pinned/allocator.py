@@ -219,8 +219,7 @@ class PinnedAllocator:
                 surplus = self._intake.absorb()
                 loose = self._stock.release(pool, tuple(after or ()))
             release(self._intake.give, surplus)
-            for block in loose:
-                release(self._intake.let_go, block)
+            release.each(self._intake.let_go, loose)
 
     # Upkeep.
 
@@ -337,13 +336,11 @@ class PinnedAllocator:
         if block is not None:
             return block
         try:
-            segment, spent = self._segment(request.segment, request.kind, pool)
+            return self._open(request.segment, request.kind, pool, request)
         except DriverError as error:
             if error.name == Result.OUT_OF_MEMORY.name:
                 raise self._shortage(pool, request) from error
             raise
-        with self._lock:
-            return self._stock.begin(segment, request, spent)
 
     def _reserve(self, pool: Pool) -> None:
         """Get the segment that blocks are cut from first, once, where one is wanted."""
@@ -353,18 +350,20 @@ class PinnedAllocator:
                 return
             self._reserved = True
         try:
-            whole = Size(align_up(size, _RESERVE_STEP))
-            segment, spent = self._segment(whole, "reserve", pool)
+            self._open(Size(align_up(size, _RESERVE_STEP)), "reserve", pool, None)
         except DriverError:
             self._reserved = False
             raise
-        with self._lock:
-            self._stock.begin(segment, None, spent)
 
-    def _segment(self, size: Size, kind: Kind, pool: Pool) -> tuple[Segment, float]:
+    def _open(
+        self, size: Size, kind: Kind, pool: Pool, request: Request | None
+    ) -> Block:
+        """Get a segment; return its first block, handed out if there is a request."""
         source, began = self._source, perf_counter()
-        address = source.take(size)
-        return Segment(address, size, kind, source, pool.id), perf_counter() - began
+        segment = Segment(source.take(size), size, kind, source, pool.id)
+        spent = perf_counter() - began
+        with self._lock:
+            return self._stock.begin(segment, request, spent)
 
     def _shortage(self, pool: Pool, request: Request) -> OutOfMemory:
         with self._lock:

@@ -164,8 +164,7 @@ class Intake:
             self.freed.add(block)
         else:
             with Release() as release:
-                for stream in block.users:
-                    release(self._driver.synchronize_stream, stream)
+                release.each(self._driver.synchronize_stream, block.users)
                 self._returned.append(block)
                 release(self.settle)
 
