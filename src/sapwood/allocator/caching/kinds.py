@@ -58,32 +58,33 @@ def _pair(piece: str, text: str) -> tuple[str, str]:
     return match[1], match[2]
 
 
+def _matched(pattern: str, text: str) -> re.Match[str]:
+    """Return how a pattern matches all of a text; raises ValueError if it does not."""
+    match = re.fullmatch(pattern, text)
+    if match is None:
+        raise ValueError(text)
+    return match
+
+
 def _read_switch(text: str) -> bool:
     """Return the truth of ``True`` or ``False``."""
-    if text not in {"True", "False"}:
-        raise ValueError(text)
-    return text == "True"
+    return _matched("True|False", text)[0] == "True"
 
 
 def read_whole(text: str) -> int:
     """Return a whole number from its decimal digits."""
-    if re.fullmatch(r"[0-9]{1,18}", text) is None:
-        raise ValueError(text)
-    return int(text)
+    return int(_matched(r"[0-9]{1,18}", text)[0])
 
 
 def _read_decimal(text: str) -> float:
     """Return a number from digits with at most one point, or an exponent."""
-    if re.fullmatch(r"[0-9]+(\.[0-9]*)?(e-?[0-9]{1,3})?|\.[0-9]+", text) is None:
-        raise ValueError(text)
-    return float(text)
+    decimal = r"[0-9]+(\.[0-9]*)?(e-?[0-9]{1,3})?|\.[0-9]+"
+    return float(_matched(decimal, text)[0])
 
 
 def _read_size(text: str) -> Size:
     """Return bytes from a whole number with or without a unit: ``64M``, ``64MiB``."""
-    match = re.fullmatch(r"([0-9]{1,18})(|B|[KMGT](?:I?B)?)", text.upper())
-    if match is None:
-        raise ValueError(text)
+    match = _matched(r"([0-9]{1,18})(|B|[KMGT](?:I?B)?)", text.upper())
     return Size(int(match[1]) * _SCALES[match[2][:1]])
 
 
@@ -91,9 +92,7 @@ def _read_list(text: str) -> dict[object, object]:
     """Return the numbers of a list ``[256:1,>:8]``; the key of ``>`` stays text."""
     numbers: dict[object, object] = {}
     for piece in text[1:-1].split(","):
-        match = re.fullmatch(r"\s*([0-9]{1,18}|>)\s*:\s*([0-9]{1,18})\s*", piece)
-        if match is None:
-            raise ValueError(text)
+        match = _matched(r"\s*([0-9]{1,18}|>)\s*:\s*([0-9]{1,18})\s*", piece)
         interval = match[1] if match[1] == ">" else int(match[1])
         if interval in numbers or ">" in numbers:
             raise ValueError(text)
