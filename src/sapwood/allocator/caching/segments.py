@@ -74,14 +74,14 @@ class Segments:
         page = self.driver.abilities.page
         if self.addresses + wish > _ADDRESSES:
             wish //= _FEWER
-        size = Size(max(align_up(wish, page), least))
         while True:
+            size = Size(max(align_up(wish, page), least))
             try:
                 return self.driver.reserve(size), size
             except DriverError as error:
                 if size == least or error.name != Result.OUT_OF_MEMORY.name:
                     raise
-                size = Size(max(align_up(size // 2, page), least))
+                wish = size // 2
 
     def enlist(self, segment: Segment) -> None:
         """Have a new segment, nothing of which is mapped yet."""
