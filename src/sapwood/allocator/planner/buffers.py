@@ -39,10 +39,10 @@ def check_buffers(
             raise MisuseError(f"buffer {name} has {size} bytes. Give a size from 0")
 
 
-def check_alignment(alignment: int) -> None:
-    """Raise `MisuseError` for an alignment that is no whole number from 1."""
-    if alignment < 1:
-        raise MisuseError(f"alignment is {alignment}. Give a whole number from 1")
+def check_count(name: str, value: int) -> None:
+    """Raise `MisuseError` for what is named so and is no whole number from 1."""
+    if value < 1:
+        raise MisuseError(f"{name} is {value}. Give a whole number from 1")
 
 
 def events(buffers: Iterable[Buffer]) -> list[tuple[int, bool, int]]:
@@ -66,7 +66,7 @@ def lower_bound(buffers: Sequence[Buffer], alignment: int = 1) -> Size:
     `MisuseError` for impossible buffers, and alignments below 1.
     """
     check_buffers(buffers)
-    check_alignment(alignment)
+    check_count("alignment", alignment)
     live = bound = 0
     spare: list[tuple[int, int]] = []
     for time, begins, number in events(buffers):
@@ -104,7 +104,7 @@ def violations(
     Of those that a buffer overlaps when it begins, one neighbour is named on each
     side. Raises `MisuseError` unless there is one offset for each buffer.
     """
-    check_alignment(alignment)
+    check_count("alignment", alignment)
     if len(buffers) != len(offsets):
         raise MisuseError(
             f"there are {len(offsets)} offsets for {len(buffers)} buffers. Give one "

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sapwood.allocator.planner.buffers import Buffer, check_alignment, check_buffers
+from sapwood.allocator.planner.buffers import Buffer, check_buffers, check_count
 from sapwood.allocator.planner.effort import Effort
 from sapwood.allocator.planner.instance import Instance, Wholes
 
@@ -95,7 +95,7 @@ def largest_first(buffers: Sequence[Buffer], alignment: int = 1) -> tuple[int, .
     buffers, and alignments below 1.
     """
     check_buffers(buffers)
-    check_alignment(alignment)
+    check_count("alignment", alignment)
     instance = Instance.of(buffers, alignment)
     return instance.offsets(fit(instance, size_order(instance)))
 

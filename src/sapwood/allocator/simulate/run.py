@@ -15,6 +15,7 @@ from functools import partial
 from typing import Final, Literal
 
 from sapwood.allocator.caching.settings import DEFAULT, Settings
+from sapwood.allocator.planner.buffers import check_count
 from sapwood.allocator.simulate.models.classic import Classic
 from sapwood.allocator.simulate.models.expandable import Expandable
 from sapwood.allocator.simulate.models.model import Model
@@ -150,9 +151,9 @@ def simulate(
     `MisuseError` for a policy that there is not, numbers below 1, a device of more
     than 1 PiB, and on our allocator for more than 512 GiB that are alive at once.
     """
-    _check_count("repeat", repeat)
+    check_count("repeat", repeat)
     if device_memory is not None:
-        _check_count("device_memory", device_memory, MOST_MEMORY)
+        _check_memory(device_memory)
     total = device_memory or max(_AMPLE, trace.peak * _MARGIN)
     chosen = _find_policy(policy)
     if chosen.kind == "ours":
@@ -210,13 +211,12 @@ def _replay(trace: Trace, model: Model, repeat: int) -> tuple[int, int, Failure 
     return reserved, requests, None
 
 
-def _check_count(name: str, value: int, most: int | None = None) -> None:
-    if value < 1:
-        raise MisuseError(f"{name} is {value}. Give a whole number from 1")
-    if most is not None and value > most:
+def _check_memory(device_memory: int) -> None:
+    check_count("device_memory", device_memory)
+    if device_memory > MOST_MEMORY:
         raise MisuseError(
-            f"{name} is {value}, which no device has. Give at most {size_text(most)}, "
-            "or none: that is enough"
+            f"device_memory is {device_memory}, which no device has. Give at most "
+            f"{size_text(MOST_MEMORY)}, or none: that is enough"
         )
 
 
