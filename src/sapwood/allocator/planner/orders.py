@@ -132,14 +132,12 @@ def _tightest(begins: Wholes, ends: Wholes, size: int) -> int:
 
     Where none suffices, it is above all of them.
     """
-    if not len(begins):
-        return 0
     tops = np.maximum.accumulate(ends)
     gaps = begins.copy()
     gaps[1:] -= tops[:-1]
     fitting = np.flatnonzero(gaps >= size)
     if not len(fitting):
-        return int(tops[-1])
+        return int(ends.max(initial=0))
     which = fitting[gaps[fitting].argmin()]
     return int(tops[which - 1]) if which else 0
 
