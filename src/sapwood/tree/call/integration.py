@@ -110,12 +110,7 @@ class Kept:
         return uses == self.uses and [*map(self.count, self.numbers)] == self.others
 
 
-def _held_once() -> int:
-    probe = [object()]
-    return next(map(getrefcount, probe))
-
-
-_COUNTING: Final = _held_once() - 1
+_COUNTING: Final = next(map(getrefcount, [object()])) - 1
 """References that counting makes itself."""
 
 
