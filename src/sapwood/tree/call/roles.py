@@ -65,13 +65,11 @@ def assign(history: History, inherited: bool, pinned: bool, *, anywhere: bool) -
     come from any address. ``pinned`` is what was declared so by the user.
     """
     if anywhere and (history.varied or inherited):
-        fixed = False
-    elif pinned:
+        return Role.COPIED
+    if pinned:
         return Role.PINNED
-    else:
-        fixed = not history.moved
-    if fixed and inherited:
+    if history.moved:
+        return Role.COPIED
+    if inherited:
         return Role.INHERITED
-    if fixed and history.steady:
-        return Role.PINNED
-    return Role.COPIED
+    return Role.PINNED if history.steady else Role.COPIED
