@@ -157,12 +157,14 @@ class FunctionCache:
         ``reached`` are those that the function reads besides, by path; ``inherits``
         tells which storages recordings made.
         """
-        given = call.given
-        looks = {path: self.integration.look(each) for path, each in reached.items()}
-        specialization.saw(
-            zip(given.lows, map(inherits, given.storages), strict=True),
-            {path: (look.low, inherits(look.storage)) for path, look in looks.items()},
-        )
+        most, given = specialization.max_variants, call.given
+        seen = [*zip(specialization.places, given.lows, given.storages, strict=True)]
+        for path, array in reached.items():
+            history = specialization.ambient.setdefault(path, History())
+            look = self.integration.look(array)
+            seen.append((history, look.low, look.storage))
+        for history, address, storage in seen:
+            history.saw(address, inherited=inherits(storage), max_variants=most)
 
     def _forget_oldest(self, groups: list[Specialization]) -> None:
         for specialization in [g for g in groups[:-1] if not g.nodes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from threading import current_thread
 from typing import Any, Final
 
@@ -11,7 +11,6 @@ from sapwood.tree.call.roles import History, Role
 from sapwood.tree.guards import AmbientKey
 from sapwood.tree.node.node import Node
 from sapwood.tree.watch.session import Warm
-from sapwood.units import Addr
 
 _WASTED: Final = 16
 _TRIED: Final = 64
@@ -59,23 +58,6 @@ class Specialization:
         if warm is None or not warm.asks or warm.captured:
             return False
         return bool(warm.breaks) or self.unready > 0
-
-    def saw(
-        self,
-        places: Iterable[tuple[Addr, bool]],
-        ambient: Mapping[str, tuple[Addr, bool]],
-    ) -> None:
-        """Note where arrays are in one call, and which of them recordings made.
-
-        ``places`` are those of its arguments, ``ambient`` the other arrays that the
-        function reaches, by the paths of their slots.
-        """
-        for name in ambient:
-            self.ambient.setdefault(name, History())
-        seen = [*zip(self.places, places, strict=True)]
-        seen += [(self.ambient[name], at) for name, at in ambient.items()]
-        for history, (address, inherited) in seen:
-            history.saw(address, inherited=inherited, max_variants=self.max_variants)
 
     def told(self, answer: Callable[..., Any] | str | None) -> None:
         """Note what a source of recordings has said; None: it was not asked."""
