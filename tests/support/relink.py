@@ -18,6 +18,7 @@ from sapwood.tree.call.roles import Role
 from sapwood.tree.call.signature import look
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.nests.containers import unflatten
+from sapwood.tree.node.node import Node
 from sapwood.tree.record.recorder import Recorded, record
 from sapwood.tree.record.taking import (
     RecordRequest,
@@ -45,12 +46,16 @@ def relink(runtime: Runtime) -> Counter[str]:
         with Release() as release:
             release(made.node.exec.close)
             release(made.node.range.close)
-        again = _again(sections, made.node.roles(), order, recordings)
+        again = _again(sections, _roles(made.node), order, recordings)
         outcomes["restored"] += 1
         return again
 
     recordings.recorder = recorder
     return outcomes
+
+
+def _roles(node: Node) -> list[Role]:
+    return [place.role for place in node.places]
 
 
 def _sections(
@@ -76,6 +81,6 @@ def _again(
     again = restore(archive, order, looked, recordings)
     if isinstance(again, str):
         raise InternalError(f"what was recorded can be restored, but: {again}")
-    if again.node.roles() != roles:
+    if _roles(again.node) != roles:
         raise InternalError("a restored recording has the roles that it had")
     return again

@@ -70,7 +70,7 @@ def test_a_node_comes_back(sections, node, integration):
     assert archive.recording.ops == node.recording.ops
     assert archive.recording.relocations == node.recording.relocations
     assert archive.arguments == node.argument_places == 2
-    assert archive.roles == tuple(node.roles())
+    assert archive.roles == tuple(place.role for place in node.places)
     assert [binding.path for binding in archive.ambient] == ["STATE.h"]
     assert archive.bindings == archive.ambient
     assert archive.outputs.structure == node.outputs.structure

@@ -168,10 +168,6 @@ class Node:
         """Return which of the new storages are copied out after every replay."""
         return frozenset(k for ferry in self.ferries for k in ferry.storages)
 
-    def roles(self) -> Sequence[Role]:
-        """Return the role of every place."""
-        return [place.role for place in self.places]
-
 
 @dataclass(frozen=True, slots=True)
 class Live:
