@@ -24,7 +24,7 @@ from sapwood.tree.nests.containers import (
     flatten,
     unflatten,
 )
-from sapwood.tree.nests.kinds import Of, Unpacked, slots_of
+from sapwood.tree.nests.kinds import HEAP, Of, Unpacked, slots_of
 
 Told: TypeAlias = tuple[Hashable, ...]
 """The keys of the plain values in a result; an object's are in a tuple, behind `Of`."""
@@ -37,7 +37,6 @@ class _Endless(Exception):
     """A result holds itself, or too much."""
 
 
-_HEAP: Final = 1 << 9
 _OWN: Final = (
     *("__copy__", "__deepcopy__", "__del__", "__getnewargs__", "__getnewargs_ex__"),
     *("__getstate__", "__new__", "__reduce__", "__reduce_ex__", "__setstate__"),
@@ -171,7 +170,7 @@ def _is_plain(cls: type) -> bool:
     for each in cls.__mro__[:-1]:
         own = vars(each)
         named = own.get("__dict__")
-        if not each.__flags__ & _HEAP or any(name in own for name in _OWN):
+        if not each.__flags__ & HEAP or any(name in own for name in _OWN):
             return False
         if not isinstance(named, GetSetDescriptorType | NoneType):
             return False
@@ -229,7 +228,10 @@ class _Taking:
             raise _Endless
         self._known[id(value)] = value, _BEGUN
         if container is None:
-            made = self._object(value, depth)
+            attributes = _attributes(value)
+            of = Of(cls, tuple(attributes), self._identity(value))
+            inner = [self.taken(each, depth + 1) for each in attributes.values()]
+            made = Unpacked(of, inner)
         else:
             children, rest = container.flatten(value)
             inner = [self.taken(each, depth + 1) for each in children]
@@ -238,12 +240,6 @@ class _Taking:
             made = value if kept else container.unflatten(cls, rest, inner)
         self._known[id(value)] = value, made
         return made
-
-    def _object(self, value: Any, depth: int) -> Unpacked:
-        attributes = _attributes(value)
-        of = Of(type(value), tuple(attributes), self._identity(value))
-        inner = [self.taken(each, depth + 1) for each in attributes.values()]
-        return Unpacked(of, inner)
 
 
 _BEGUN: Final = object()
