@@ -28,10 +28,12 @@ from sapwood.tree.guards.adding import EQUATING
 from sapwood.tree.guards.code import functions_of, is_comparing, names_of
 from sapwood.tree.guards.frameworks import (
     Opened,
+    Table,
     attributes,
     calls_of,
     is_front,
     opening_of,
+    said_in,
 )
 from sapwood.tree.guards.moving import (
     PROGRESS,
@@ -57,7 +59,7 @@ def accessors(value: Any, reach: Reach) -> Openings:
     cls = type(value)
     if cls in ATOMS:
         return iter(())
-    opened = _opened(cls) or opening_of(cls)
+    opened = said_in(_BY_TYPE, cls) or opening_of(cls)
     if opened is not None:
         return opened(value, reach)
     if registered(cls) is not None:
@@ -264,7 +266,7 @@ def _instance(value: Any, reach: Reach) -> Openings:
         return
     if owner == "user":
         yield Accessor(views.TYPE)
-    opened = list(_contents(value, _attributes(cls, owner, reach)))
+    opened = list(_contents(value, owner, reach))
     yield from opened
     if (opened or owner == "user") and standard.bytes_of(value) is not None:
         yield Accessor(standard.BUFFER)
@@ -285,20 +287,17 @@ def _attributes(cls: type, owner: Owner, reach: Reach) -> frozenset[str] | None:
     return reach.attributes(names | {"_value_"} if issubclass(cls, Enum) else names)
 
 
-def _contents(value: Any, wanted: frozenset[str] | None) -> Openings:
+def _contents(value: Any, owner: Owner, reach: Reach) -> Openings:
+    wanted = _attributes(type(value), owner, reach)
     if standard.is_veiled(type(value)):
         yield Accessor(standard.OWN, wanted)
     elif isinstance(getattr(value, "__dict__", None), dict):
         yield Accessor(views.ATTRIBUTES, wanted)
     if views.member_names(type(value)):
         yield Accessor(views.FIELDS, wanted)
-    for base, view in _ITEMS.items():
+    for base, opened in _ITEMS.items():
         if issubclass(type(value), base):
-            yield from _with_keys(value) if base is dict else (Accessor(view),)
-    if issubclass(type(value), deque):
-        yield Accessor(standard.MAXLEN)
-    if issubclass(type(value), defaultdict):
-        yield Accessor(standard.FACTORY)
+            yield from opened(value, reach)
 
 
 def _partial(_: Any, reach: Reach) -> Openings:
@@ -306,9 +305,9 @@ def _partial(_: Any, reach: Reach) -> Openings:
     yield Accessor(views.ATTRIBUTES, reach.attributes())
 
 
-def _with_default(value: Any, _: Reach) -> Openings:
+def _with_default(value: Any, reach: Reach) -> Openings:
     yield Accessor(standard.FACTORY)
-    yield from _with_keys(value)
+    yield from _with_keys(value, reach)
 
 
 _MACHINERY: Final = frozenset(
@@ -391,7 +390,7 @@ def named(thing: Any, view: View, key: Any) -> str:
 def _has_own_attribute(cls: type, name: str) -> bool:
     """Return whether an attribute of a class's instances is the user's alone."""
     if owner_of_class(cls) != "user":
-        known = cls is types.FunctionType or _opened(cls) is _namespace
+        known = cls is types.FunctionType or said_in(_BY_TYPE, cls) is _namespace
         return known or owner_of_class(cls) == "sapwood"
     found = cls.__getattribute__, cls.__setattr__
     return name not in _class_names(cls) and not any(map(_is_users, found))
@@ -470,7 +469,7 @@ def _getter(value: Any, reach: Reach) -> Openings:
     return iter(())
 
 
-def _dict(value: dict[Any, Any], _: Reach) -> Openings:
+def _dict(value: dict[Any, Any], reach: Reach) -> Openings:
     if value is sys.modules:
         users = (
             name
@@ -479,10 +478,10 @@ def _dict(value: dict[Any, Any], _: Reach) -> Openings:
         )
         yield Accessor(views.LOADED, frozenset(users))
     elif value is not vars(builtins):
-        yield from _with_keys(value)
+        yield from _with_keys(value, reach)
 
 
-def _with_keys(value: Any, _: Reach | None = None) -> Openings:
+def _with_keys(value: Any, _: Reach) -> Openings:
     """Look into a dict, and into those of its keys that are no plain values."""
     yield Accessor(views.DICT)
     if views.KEYS.open(value):
@@ -506,18 +505,6 @@ def _namespace(_: Any, reach: Reach) -> Openings:
     yield Accessor(views.ATTRIBUTES, reach.attributes())
 
 
-_ITEMS: dict[type, View] = {
-    tuple: views.TUPLE,
-    list: views.LIST,
-    deque: views.LIST,
-    dict: views.DICT,
-    set: views.SET,
-    frozenset: views.SET,
-    partial: views.PARTIAL,
-    weakref.ReferenceType: standard.REFERENT,
-}
-
-
 def _tuple(value: Any, _: Reach) -> Openings:
     if any(type(item) not in ATOMS for item in value):
         yield Accessor(views.TUPLE if isinstance(value, tuple) else views.SET)
@@ -527,6 +514,19 @@ def _always(*views_: View) -> Opened:
     return lambda _, __: iter([Accessor(view) for view in views_])
 
 
+_ITEMS: Final[dict[type, Opened]] = {
+    tuple: _always(views.TUPLE),
+    list: _always(views.LIST),
+    deque: _always(views.LIST, standard.MAXLEN),
+    dict: _with_keys,
+    defaultdict: _always(standard.FACTORY),
+    set: _always(views.SET),
+    frozenset: _always(views.SET),
+    partial: _always(views.PARTIAL),
+    weakref.ReferenceType: _always(standard.REFERENT),
+}
+"""How to look into what derives from these, besides its attributes."""
+
 _ordered: OrderedDict[Any, Any] = OrderedDict()
 _plain: dict[Any, Any] = {}
 _parts: tuple[object, ...] = (
@@ -534,7 +534,7 @@ _parts: tuple[object, ...] = (
     *(_ordered.keys(), _ordered.values(), _ordered.items()),
 )
 
-_by_type: dict[type, Opened] = {
+_BY_TYPE: Final[Table] = {
     types.FunctionType: _function,
     types.MethodType: _always(views.SELF, views.INNER),
     types.ModuleType: _module,
@@ -566,19 +566,11 @@ _by_type: dict[type, Opened] = {
     **dict.fromkeys((OrderedDict, Counter), _with_keys),
     defaultdict: _with_default,
     ChainMap: attributes("maps"),
-}
-
-
-def _opened(cls: type) -> Opened | None:
-    return _by_type.get(cls) or _LATE.get((cls.__module__, cls.__qualname__))
-
-
-_LATE: Final[dict[tuple[str, str], Opened]] = {
+    # By name, of modules that this one would be slower to import.
     ("_queue", "SimpleQueue"): _always(standard.SIZE),
     ("argparse", "Namespace"): _namespace,
     ("decimal", "Context"): _always(standard.DECIMAL),
 }
-"""The same by module and name, of modules that this one would be slower to import."""
 
 
 def is_structural(value: Any, reach: Reach) -> bool:
@@ -593,5 +585,5 @@ def is_structural(value: Any, reach: Reach) -> bool:
     if cls is types.ModuleType or named == ("_queue", "SimpleQueue"):
         # What it holds does not show.
         return False
-    known = cls in _by_type or named in _LATE or dataclasses.is_dataclass(cls)
+    known = said_in(_BY_TYPE, cls) is not None or dataclasses.is_dataclass(cls)
     return known or (issubclass(cls, tuple) and hasattr(cls, "_fields"))

@@ -39,7 +39,10 @@ def layout_of(arrays: Arrays, array: Any) -> Hashable:
 Opened: TypeAlias = Callable[[Any, Reach], Openings]
 """Says how a value is looked into by the code that was reached."""
 
-_declared: dict[type | tuple[str, str], Opened] = {}
+Table: TypeAlias = dict[type | tuple[str, str], Opened]
+"""Says it by class, or by the module and name of one that need not be imported."""
+
+_declared: Table = {}
 _found: WeakKeyDictionary[type, Opened | None] = WeakKeyDictionary()
 
 
@@ -100,13 +103,14 @@ def behind(fn: Any) -> Any:
 def opening_of(cls: type) -> Opened | None:
     """Return how to look into instances of a class, where an integration has said."""
     if cls not in _found:
-        _found[cls] = next(filter(None, map(_declaration, cls.__mro__)), None)
+        told = (said_in(_declared, base) for base in cls.__mro__)
+        _found[cls] = next(filter(None, told), None)
     return _found[cls]
 
 
-def _declaration(cls: type) -> Opened | None:
-    named = cls.__module__, cls.__qualname__
-    return _declared.get(cls) or _declared.get(named)
+def said_in(table: Table, cls: type) -> Opened | None:
+    """Return what a table says of a class itself."""
+    return table.get(cls) or table.get((cls.__module__, cls.__qualname__))
 
 
 class Modes:
