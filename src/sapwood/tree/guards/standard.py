@@ -54,27 +54,10 @@ def bytes_of(value: Any) -> bytes | None:
         return None
 
 
-def _called(path: str, _: Any, __: Any) -> str:
-    return f"{path}()"
-
-
-def _variable(variable: ContextVar[Any]) -> Sequence[Any]:
-    try:
-        return (variable.get(),)
-    except LookupError:
-        return (views.EMPTY,)
-
-
-def _referent(thing: Any) -> Sequence[Any]:
-    return (ReferenceType.__call__(thing),)
-
-
-def _proxied(thing: Any) -> Sequence[Any]:
-    try:
-        # The one way to what a proxy stands for is a method that it lends.
-        return (thing.__repr__.__self__,)
-    except (AttributeError, ReferenceError):
-        return (views.EMPTY,)
+_variable = views.alone(ContextVar.get, LookupError)
+_referent = views.alone(ReferenceType.__call__)
+# The one way to what a proxy stands for is a method that it lends.
+_proxied = views.alone(attrgetter("__repr__.__self__"), AttributeError, ReferenceError)
 
 
 def _alive(key: Any) -> Any:
@@ -173,7 +156,7 @@ ENVIRON = View(
     portable=False,
 )
 CONTEXT = View("variable", _variable, lambda path, _, __: f"{path}.get()")
-REFERENT = View("referent", _referent, _called)
+REFERENT = View("referent", _referent, lambda path, _, __: f"{path}()")
 OWN = View("own attributes", _own, views.dotted, _store_own, "names")
 PROXIED = View("proxied", _proxied, views.same_path)
 WEAK = View("weak", attrgetter("data"), _weak_label, None, "keys")
@@ -182,11 +165,9 @@ MEMBERS = View("members", _members, _weak_label, None, "keys")
 WHOLE = View("whole", gc.get_referents, views.same_path, None, "length")
 TEXT = View("text", _text, views.same_path)
 SIZE = View("size", lambda thing: (thing.qsize(),), lambda path, _, __: f"len({path})")
-MAXLEN = View(
-    "maxlen", lambda thing: (deque.maxlen.__get__(thing),), views.by_names("maxlen")
-)
+MAXLEN = View("maxlen", views.alone(deque.maxlen.__get__), views.by_names("maxlen"))
 FACTORY = View("factory", _factory, views.by_names("default_factory"))
-BUFFER = View("bytes", lambda thing: (bytes_of(thing),), views.same_path)
+BUFFER = View("bytes", views.alone(bytes_of), views.same_path)
 DECIMAL = View("decimal", _decimal, views.dotted)
 HANDLERS = View(
     "handlers",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from sapwood.tree.guards.code import names_of
@@ -277,12 +278,22 @@ def imported(names: AbstractSet[str]) -> Mapping[str, Any]:
     return {name: sys.modules[name] for name in every if name in sys.modules}
 
 
-def _annotations(function: Any) -> Sequence[Any]:
-    try:
-        return (function.__annotations__,)
-    except Exception:  # noqa: BLE001 - since Python 3.14 they are code
-        return (EMPTY,)
+def alone(
+    get: Callable[[Any], Any], *lacking: type[Exception]
+) -> Callable[[Any], Sequence[Any]]:
+    """Return what opens a thing into one value; `EMPTY` where ``lacking`` is raised."""
 
+    def opened(thing: Any) -> Sequence[Any]:
+        try:
+            return (get(thing),)
+        except lacking:
+            return (EMPTY,)
+
+    return opened
+
+
+# Since Python 3.14 annotations are code, which may raise anything.
+_annotations = alone(attrgetter("__annotations__"), Exception)
 
 FUNCTION_PARTS: Final = "__code__", "__defaults__", "__kwdefaults__"
 FUNCTION = _parts_of("function", *FUNCTION_PARTS)
