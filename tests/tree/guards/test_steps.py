@@ -19,6 +19,7 @@ from sapwood import _fast
 from sapwood.tree.guards.checks import CHANGING, CONSTANT, Check, Guard
 from sapwood.tree.guards.standard import BY_NAME
 from sapwood.tree.guards.steps import Op, Step, Steps, assembled, compiled, compiler
+from sapwood.tree.guards.views import View, same_path
 from tests.support.steps_in_python import in_python
 
 
@@ -470,7 +471,8 @@ def test_registers_that_are_none_are_refused():
 def test_values_that_may_change_take_more_than_steps():
     """No identity tells whether they have."""
     guard = Guard("a", "a", CONSTANT, CHANGING, None, "", None)
-    assert assembled([dict], [Check(0, dict, None, None, (guard,))]) is None
+    check = Check(0, View("made", dict, same_path), None, (guard,))
+    assert assembled([dict], [check]) is None
 
 
 def test_where_the_c_was_not_built_python_runs(monkeypatch):

@@ -107,9 +107,8 @@ class Ambient:
                     things.append(value)
                 if isinstance(guard.frozen, Contents) and not guard.is_known:
                     edits += put_bytes(value, guard.frozen)
-            if check.view is not None:
-                lacks = check.extent.lacked() if check.extent else ()
-                edits += put_in(things[check.thing], check.view, held, lacks)
+            lacks = check.extent.lacked() if check.extent else ()
+            edits += put_in(things[check.thing], check.view, held, lacks)
         return edits
 
     def are_those(
@@ -164,14 +163,13 @@ def guard(walk: Walk, used: Callable[[Any], bool], key: Hashable) -> Ambient:
                 slots.append(walk.slot(inside, row.key))
                 layouts.append(row.frozen)
         extent = extent_of(walk, inside)
-        thing, way = places[inside.node], inside.view.way
-        opened: Callable[[Any], Any] = inside.view.open
         if inside.view is TYPE and guards[0].kind is checks.SEEN:
             # The class was looked into for another thing.
-            guards, opened = [], type
+            guards = []
             extent = Extent("class", "", inside.rows[0].value)
         if extent is not None or guards:
-            made.append(Check(thing, opened, way, extent, tuple(guards), inside.view))
+            thing = places[inside.node]
+            made.append(Check(thing, inside.view, extent, tuple(guards)))
     apart = kept_apart(walk, places)
     return Ambient(
         (key, tuple(slot.path for slot in slots), alike),
@@ -185,12 +183,8 @@ def guard(walk: Walk, used: Callable[[Any], bool], key: Hashable) -> Ambient:
     )
 
 
-def _is_array(row: Row) -> bool:
-    return row.role == "array"
-
-
 def _thing(row: Row) -> Hashable:
-    return (id(row.value),) if _is_array(row) else row.node
+    return (id(row.value),) if row.role == "array" else row.node
 
 
 def _kind(row: Row, unused: Mapping[int, Kind], places: dict[Hashable, int]) -> Kind:
@@ -200,7 +194,8 @@ def _kind(row: Row, unused: Mapping[int, Kind], places: dict[Hashable, int]) -> 
         return checks.OPAQUE if opaque else checks.CONSTANT
     if row.role == "tally" and row.node < 0:
         return checks.TALLY
-    kind = unused.get(id(row.value), checks.USED) if _is_array(row) else checks.NODE
+    arrays = row.role == "array"
+    kind = unused.get(id(row.value), checks.USED) if arrays else checks.NODE
     if not kind.thing:
         return kind
     if _thing(row) in places:

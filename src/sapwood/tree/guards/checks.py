@@ -17,7 +17,7 @@ from sapwood.tree.guards.asking import Answers
 from sapwood.tree.guards.constants import Contents, constant_of
 from sapwood.tree.guards.frameworks import Arrays, layout_of
 from sapwood.tree.guards.reach import Row
-from sapwood.tree.guards.views import EMPTY, View, Way, value_text
+from sapwood.tree.guards.views import EMPTY, View, value_text
 from sapwood.tree.nests.containers import Identity, constant_key
 
 CHANGING: Any = object()
@@ -72,7 +72,7 @@ class Extent:
                     or [*map(constant_key, space)] == [*map(constant_key, was)]
                 )
             case "class":
-                return space is was
+                return space[0] is was
 
     def lacked(self) -> Collection[str] | None:
         """Return the names that were not there; None: all that are not known."""
@@ -95,7 +95,7 @@ class Extent:
                 old, new = (", ".join(map(value_text, keys)) for keys in (was, space))
                 return f"the keys of {path} were [{old}], are [{new}]"
             case "class":
-                return f"a {was.__qualname__} is a {space.__qualname__} now"
+                return f"a {was.__qualname__} is a {space[0].__qualname__} now"
 
 
 def _is_object(value: Any, reference: Callable[[], object], _: object) -> bool:
@@ -217,23 +217,18 @@ def _reference(array: Any) -> Callable[[], object]:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What is guarded inside one thing, by its place among those that are come by.
-
-    ``open`` and ``way`` are those of the ``view``, if it is seen by one.
-    """
+    """What a view shows of one thing, by its place among those that are come by."""
 
     thing: int
-    open: Callable[[Any], Any]
-    way: Way | None
+    view: View
     extent: Extent | None
     guards: tuple[Guard, ...]
-    view: View | None = None
 
     def differs(self, reading: Reading) -> Difference | None:
         """Return the first difference from what was read, if there is one."""
         thing = reading.things[self.thing]
         try:
-            space = self.open(thing)
+            space = self.view.open(thing)
             if self.extent is not None and not self.extent.holds(space):
                 return partial(self.extent.told, space)
             return self._slot(space, reading)

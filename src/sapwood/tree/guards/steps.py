@@ -97,7 +97,8 @@ class Steps:
 
     def check(self, check: Check) -> bool:
         """Add the steps of one check; False where it takes more than steps."""
-        thing, way, extent = self.things[check.thing], check.way or _PLAIN, check.extent
+        thing, extent = self.things[check.thing], check.extent
+        way = check.view.way or _PLAIN
         if extent is not None and extent.what == "class":
             self._add(Op.CLASS, thing, 0, extent.was)
             return True
@@ -124,15 +125,15 @@ class Steps:
         self.steps.append(Step(op, at, of, value, ask))
 
     def _opened(self, check: Check, thing: int) -> int:
-        way = check.way
+        way, opened = check.view.way, check.view.open
         if way is None or way.getters is not None:
-            self._add(Op.OPEN, _SPACE, thing, check.open)
+            self._add(Op.OPEN, _SPACE, thing, opened)
         elif way.attributes:
             return thing
         elif way.rests is not None:
-            self._add(Op.OPEN, _SPACE, thing, way.into or check.open, way.rests)
+            self._add(Op.OPEN, _SPACE, thing, way.into or opened, way.rests)
         elif not way.attribute:
-            self._add(Op.WHOLE, _SPACE, thing, check.open)
+            self._add(Op.WHOLE, _SPACE, thing, opened)
         else:
             held = self._attribute(thing, way.attribute)
             if not way.item:
