@@ -16,7 +16,8 @@ import pytest
 from sapwood.errors import CaptureError
 from sapwood.tree.call.parameters import Parameters
 from sapwood.tree.choose.skips import skip_of
-from sapwood.tree.guards import Filled, Repeated, Surveyor
+from sapwood.tree.guards import Surveyor
+from sapwood.tree.guards.changes import Filled, Repeated
 from sapwood.tree.node.objects import Told, agree, told
 from sapwood.tree.record.taking import plain_changes
 from sapwood.tree.watch.session import Session, entered

@@ -6,7 +6,8 @@ import contextlib
 
 import pytest
 
-from sapwood.tree.guards import Added, Assigned, BoundArray, Surveyor, survey
+from sapwood.tree.guards import Surveyor, survey
+from sapwood.tree.guards.changes import Added, Assigned, BoundArray
 
 torch = pytest.importorskip("torch")
 

@@ -11,7 +11,8 @@ from random import randint
 import numpy as np
 import pytest
 
-from sapwood.tree.guards import BoundArray, survey
+from sapwood.tree.guards import survey
+from sapwood.tree.guards.changes import BoundArray
 from sapwood.tree.guards.views import EMPTY
 
 COUNT = 0

@@ -5,37 +5,17 @@ was read becomes the guards of a recording, an `Ambient`.
 """
 
 from sapwood.tree.guards.ambient import Ambient
-from sapwood.tree.guards.changes import (
-    Added,
-    Assigned,
-    BoundArray,
-    Change,
-    Filled,
-    Rebound,
-    Repeated,
-    undo_bound,
-)
-from sapwood.tree.guards.frameworks import Arrays
 from sapwood.tree.guards.restoring import kept_states, put_back
 from sapwood.tree.guards.slots import Slot
 from sapwood.tree.guards.survey import AmbientKey, Survey, Surveyor, survey
 
 __all__ = [
-    "Added",
     "Ambient",
     "AmbientKey",
-    "Arrays",
-    "Assigned",
-    "BoundArray",
-    "Change",
-    "Filled",
-    "Rebound",
-    "Repeated",
     "Slot",
     "Survey",
     "Surveyor",
     "kept_states",
     "put_back",
     "survey",
-    "undo_bound",
 ]

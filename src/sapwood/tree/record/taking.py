@@ -14,16 +14,14 @@ from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.signature import Call
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.specialization import Specialization
-from sapwood.tree.guards import (
+from sapwood.tree.guards import Survey, kept_states, put_back
+from sapwood.tree.guards.changes import (
     Added,
     Assigned,
     BoundArray,
     Change,
     Rebound,
     Repeated,
-    Survey,
-    kept_states,
-    put_back,
     undo_bound,
 )
 from sapwood.tree.nests.containers import constant_key, refilled, taken_apart

@@ -35,7 +35,8 @@ from sapwood.tree.call.signature import Arrays, Place, look
 from sapwood.tree.choose.admit import sharing
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.skips import skip_of
-from sapwood.tree.guards import Ambient, BoundArray, Slot, Survey, kept_states, survey
+from sapwood.tree.guards import Ambient, Slot, Survey, kept_states, survey
+from sapwood.tree.guards.changes import BoundArray
 from sapwood.tree.nests.containers import arrays_in
 from sapwood.tree.node.node import Link, Live, Node, PlaceUse
 from sapwood.tree.node.outputs import Bytes, Outputs, analyse, each_anew

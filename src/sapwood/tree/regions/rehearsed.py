@@ -10,7 +10,8 @@ from sapwood.errors import CaptureError
 from sapwood.memory.device import routed
 from sapwood.tree.call.signature import NONE, Call
 from sapwood.tree.choose.recordings import Recordings
-from sapwood.tree.guards import BoundArray, Change, Slot, Survey
+from sapwood.tree.guards import Slot, Survey
+from sapwood.tree.guards.changes import BoundArray, Change
 from sapwood.tree.regions.crossing import (
     REMEDY,
     Passed,

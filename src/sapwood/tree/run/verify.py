@@ -11,7 +11,8 @@ from sapwood.tree.call.integration import Integration
 from sapwood.tree.call.signature import Call
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.specialization import Specialization
-from sapwood.tree.guards import Change, Repeated, Survey, undo_bound
+from sapwood.tree.guards import Survey
+from sapwood.tree.guards.changes import Change, Repeated, undo_bound
 from sapwood.tree.nests.containers import flatten
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.objects import unpacked
