@@ -45,10 +45,8 @@ def origins_of(
 ) -> Origins:
     """Describe the call that a recording was made for."""
     given = call.given
-    fixed = {i for i, _ in node.fixed}
-    places = (
-        k for i, arrays in enumerate(given.groups()) if i in fixed for k in arrays
-    )
+    groups = given.groups()
+    fixed = (k for i, _ in node.fixed for k in groups[i])
     looks = map(integration.look, given.arrays)
     arguments = (
         Origin(name, text_of(array), at.layout, at.address, weakref.ref(at.storage))
@@ -57,7 +55,7 @@ def origins_of(
     # A file is called without the function: nobody looks into its arguments then.
     signature = signature_text(call, None)
     sharing = _sharing(given, ambient, integration)
-    return Origins(signature, tuple(arguments), tuple(places), sharing)
+    return Origins(signature, tuple(arguments), tuple(fixed), sharing)
 
 
 def _sharing(given: Arrays, ambient: Arrays, integration: Integration) -> Any:
