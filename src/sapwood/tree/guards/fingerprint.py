@@ -354,7 +354,13 @@ def _registers(cls: type) -> bool:
 def _named_in_modules(walk: Walk) -> Iterator[tuple[str, Any]]:
     """Yield what reached code may find in modules that are not walked, by its path."""
     seen: set[str] = set()
-    waiting = [*_modules(walk)]
+    rows = (row.value for inside in walk.guarded() for row in inside.rows)
+    waiting = [
+        value
+        for value in (*(node.value for node in walk.nodes), *rows)
+        if isinstance(value, types.ModuleType)
+        and owner_of_module(value.__name__, value) in {"standard", "installed"}
+    ]
     while waiting:
         module = waiting.pop()
         name = module.__name__
@@ -368,15 +374,6 @@ def _named_in_modules(walk: Walk) -> Iterator[tuple[str, Any]]:
                 waiting.append(value)
             elif type(value) not in ATOMS:
                 yield f"{name}.{each}", value
-
-
-def _modules(walk: Walk) -> Iterator[types.ModuleType]:
-    rows = (row.value for inside in walk.guarded() for row in inside.rows)
-    for value in (*(node.value for node in walk.nodes), *rows):
-        if isinstance(value, types.ModuleType):
-            owner = owner_of_module(value.__name__, value)
-            if owner in {"standard", "installed"}:
-                yield value
 
 
 def _is_special(name: str) -> bool:

@@ -111,19 +111,15 @@ def _own_place(value: Any) -> tuple[Hashable, ...]:
     if cls in _INDEXED:
         return ("at", *value.__reduce__()[2:])
     if cls in _FRAMES:
-        return _frame_place(value, _FRAMES[cls])
+        frame = getattr(value, f"{_FRAMES[cls]}_frame")
+        if frame is None:
+            return ("ended",)
+        local = frame.f_locals.values()
+        return (frame.f_lasti, *((id(each), value_text(each)) for each in local))
     if hasattr(cls, "__length_hint__"):
         # An endless repeat has none.
         return (length_hint(value, -1),)
     return ()
-
-
-def _frame_place(value: Any, prefix: str) -> tuple[Hashable, ...]:
-    frame = getattr(value, f"{prefix}_frame")
-    if frame is None:
-        return ("ended",)
-    local = frame.f_locals.values()
-    return (frame.f_lasti, *((id(each), value_text(each)) for each in local))
 
 
 def _inner(value: Any) -> Iterator[Any]:

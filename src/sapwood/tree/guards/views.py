@@ -249,8 +249,11 @@ def _children(thing: Any) -> Sequence[Any]:
 
 
 def _imports(function: Any) -> Mapping[str, Any]:
-    names = names_of(function.__code__).modules
-    return imported({_absolute(name, function.__globals__) for name in names})
+    """Return what code imports, and the packages of that, as far as it is loaded."""
+    both, named = "{}.{}".format, names_of(function.__code__).modules
+    names = sorted({_absolute(name, function.__globals__) for name in named})
+    every = (each for name in names for each in accumulate(name.split("."), both))
+    return {name: sys.modules[name] for name in every if name in sys.modules}
 
 
 def _absolute(name: str, space: Mapping[str, Any]) -> str:
@@ -267,15 +270,6 @@ def _absolute(name: str, space: Mapping[str, Any]) -> str:
         package = package if "__path__" in space else package.rpartition(".")[0]
     base = package.rsplit(".", above)[0]
     return f"{base}.{bare}" if bare else base
-
-
-def imported(names: AbstractSet[str]) -> Mapping[str, Any]:
-    """Return those of the modules, and of their packages, that are loaded."""
-    both = "{}.{}".format
-    every = (
-        each for name in sorted(names) for each in accumulate(name.split("."), both)
-    )
-    return {name: sys.modules[name] for name in every if name in sys.modules}
 
 
 def alone(
