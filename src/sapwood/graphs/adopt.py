@@ -6,14 +6,14 @@ in the same graph; the framework makes that launchable, and keeps it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from sapwood.driver.api import Driver, GraphHandle, NodeHandle, StreamHandle
+from sapwood.driver.api import Driver, GraphHandle, StreamHandle
 from sapwood.driver.release import Release
 from sapwood.errors import CaptureError
-from sapwood.graphs.exec import Copies, Exec, Lent, Staged, surround
+from sapwood.graphs.exec import Exec, Lent, Staged, surround
 from sapwood.memory.fold import Life
 from sapwood.memory.storage import Storage
 from sapwood.units import Addr, Size
@@ -75,7 +75,7 @@ class Owner(Protocol):
 
 
 class Adopted(Exec):
-    """An adopted graph that can be launched; made by `adopt`.
+    """An adopted graph, made launchable with staged places copied around it.
 
     ``code`` is what its ops are of, which nobody else may keep.
     """
@@ -85,10 +85,11 @@ class Adopted(Exec):
         driver: Driver,
         graph: GraphHandle,
         addresses: Sequence[Addr],
-        copies: Mapping[NodeHandle, Copies],
+        staged: Sequence[Staged],
         owner: Owner,
-        code: tuple[object, ...],
+        code: tuple[object, ...] = (),
     ) -> None:
+        copies = surround(driver, graph, addresses, staged)
         handle = driver.adopt_exec(graph, owner.instantiate())
         super().__init__(driver, handle, addresses, copies)
         self.owner, self.code = owner, code
@@ -109,19 +110,3 @@ class Adopted(Exec):
         with Release() as release:
             release(super().close)
             release(self.owner.close)
-
-
-def adopt(
-    driver: Driver,
-    graph: GraphHandle,
-    addresses: Sequence[Addr],
-    staged: Sequence[Staged],
-    owner: Owner,
-    code: tuple[object, ...] = (),
-) -> Adopted:
-    """Make an adopted graph launchable, staged places copied around it.
-
-    ``code`` as in `Adopted`.
-    """
-    copies = surround(driver, graph, addresses, staged)
-    return Adopted(driver, graph, addresses, copies, owner, code)

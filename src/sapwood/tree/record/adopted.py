@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from sapwood.driver.results import Result
 from sapwood.errors import CaptureError, DriverError, MisuseError
-from sapwood.graphs.adopt import Owner, adopt
+from sapwood.graphs.adopt import Adopted, Owner
 from sapwood.memory.device import Device
 from sapwood.memory.range import LENT
 from sapwood.memory.storage import Storage
@@ -187,7 +187,7 @@ class _Lent(Scene):
             told_of(session, self.places, self.stages, self.range, memos),
             outputs,
             lives=owner.lives(followed),
-            link=partial(adopt, device.driver, graph, owner=owner, code=code),
+            link=partial(Adopted, device.driver, graph, owner=owner, code=code),
             memos=[memos[each] for each in session.used if each in memos],
         )
 

@@ -23,7 +23,7 @@ from typing import Any
 from sapwood.driver.api import GraphHandle
 from sapwood.driver.release import Release
 from sapwood.errors import CaptureError, DriverError, OutOfMemory
-from sapwood.graphs.adopt import Owner, adopt
+from sapwood.graphs.adopt import Adopted, Owner
 from sapwood.graphs.capture import ops_of
 from sapwood.graphs.exec import forgotten, instantiate
 from sapwood.graphs.recording import Recording
@@ -594,7 +594,7 @@ class _Parts:
         owner, session = self.owners[-1], self.session
         code = tuple(each for _, each in session.code[self.first_code :])
         code += tuple(session.constants[self.first_constant :])
-        link = partial(adopt, self.device.driver, graph, owner=owner, code=code)
+        link = partial(Adopted, self.device.driver, graph, owner=owner, code=code)
         return replace(drawing, held=held, lives=owner.lives(()), link=link)
 
     def _recorded(
