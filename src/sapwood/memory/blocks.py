@@ -8,7 +8,7 @@ allocator is built beside this, not into it.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Final, NamedTuple
 
 from sapwood.errors import InternalError
@@ -50,12 +50,12 @@ class Blocks:
         self.taken[address] = Size(need)
         return address, tags
 
-    def give(self, address: Addr, tags: Tags = frozenset()) -> None:
+    def give(self, address: Addr, tags: Iterable[Hashable] = ()) -> None:
         """Give a block back."""
         size = self.taken.pop(address, None)
         if size is None:
             raise InternalError(f"a block is given back once: {hex_address(address)}")
-        self._add(address, address + size, tags)
+        self._add(address, address + size, frozenset(tags))
 
     def missing(self, size: Size) -> Size:
         """Return by how much `end` must grow for ``size`` bytes to fit there."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable
+from functools import partial
 from operator import itemgetter
 from typing import Final, Protocol
 
@@ -20,7 +21,7 @@ from sapwood.driver.streams import Stream
 from sapwood.errors import DriverError, OutOfMemory
 from sapwood.memory.pages import Pages, finish, twice
 from sapwood.memory.returns import Returns
-from sapwood.memory.storage import Storage
+from sapwood.memory.storage import Owned, Storage
 from sapwood.units import Addr, Size, align_up
 
 _Streams = frozenset[Stream]
@@ -92,18 +93,6 @@ class HeapAllocator(Protocol):
 
 Opener = Callable[[Driver], HeapAllocator]
 """Opens an allocator on a driver."""
-
-
-class _Block:
-    """The token of a storage on the heap."""
-
-    __slots__ = ("address", "end", "heap")
-
-    def __init__(self, heap: Heap, address: Addr, end: int) -> None:
-        self.heap, self.address, self.end = heap, address, end
-
-    def ended(self, streams: tuple[Stream, ...]) -> None:
-        self.heap.give(self.address, self.end, streams)
 
 
 class Everybody(Layer):
@@ -180,7 +169,8 @@ class Heap:
         except BaseException:
             self.give(address, end, tuple(users))
             raise
-        storage = Storage(address, size, _Block(self, address, end), self.returns)
+        token = Owned(partial(self.give, address, end))
+        storage = Storage(address, size, token, self.returns)
         if users:
             # A later user on any stream waits for this writer, and so for `users`.
             storage.writer = stream

@@ -34,7 +34,7 @@ from sapwood.memory.fold import (
     stretches,
 )
 from sapwood.memory.pages import Extent, Pages
-from sapwood.memory.storage import Storage
+from sapwood.memory.storage import Owned, Storage
 from sapwood.units import Addr, Mask, Size, align_up, touching
 
 LEAST: Final = 16
@@ -149,19 +149,6 @@ LENT: Final = Size(HALF // 2)
 """The most that somebody else may allocate from."""
 
 
-class _Block:
-    """The token of an allocation made while capturing."""
-
-    __slots__ = ("address", "blocks")
-
-    def __init__(self, blocks: Blocks, address: Addr) -> None:
-        self.blocks, self.address = blocks, address
-
-    def ended(self, streams: tuple[Stream, ...]) -> None:
-        # Inside a capture the tags of a block are the streams that were forked.
-        self.blocks.give(self.address, frozenset(streams))
-
-
 class Range:
     """Reserved addresses with pages mapped into them.
 
@@ -229,7 +216,9 @@ class Range:
             if isinstance(other, Stream) and other is not stream:
                 stream.wait(other)
         self._lines[address] = line
-        storage = Storage(address, size, _Block(blocks, address), queue, captured=True)
+        # Inside a capture the tags of a block are the streams that were forked.
+        token = Owned(partial(blocks.give, address))
+        storage = Storage(address, size, token, queue, captured=True)
         if tags:
             storage.writer = stream
         self._made.append(ref(storage))

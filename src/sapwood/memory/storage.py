@@ -33,6 +33,15 @@ class Token(Protocol):
         """Take the bytes back; work on ``streams`` may still be using them."""
 
 
+class Owned:
+    """The token of bytes that a call takes back, told the streams that use them."""
+
+    __slots__ = ("ended",)
+
+    def __init__(self, take_back: Callable[[tuple[Stream, ...]], None]) -> None:
+        self.ended = take_back
+
+
 class Unowned:
     """The token of bytes that somebody else gives back, in an order of their own."""
 
