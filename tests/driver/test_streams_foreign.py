@@ -274,10 +274,10 @@ def test_streams_speak_the_protocol():
     device, dropped = _Named(Emulated()), deque()
     own = Stream(device, device.create_stream(), "own", dropped)
     raw = device.driver.open_foreign_stream()
-    adopted = Stream.adopt(device, raw, "adopted", dropped)
+    adopted = Stream(device, device.adopt_stream(raw), "adopted", dropped)
     assert adopted.__cuda_stream__() == (0, raw)
     assert own.__cuda_stream__() == (0, device.raw_stream(own.handle))
-    assert Stream.adopt(device, own, "again", dropped).handle == own.handle
+    assert device.adopt_stream(raw_of(own)) == own.handle
     del own, adopted
     gc.collect()
     device.close()

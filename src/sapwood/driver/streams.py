@@ -179,15 +179,6 @@ class Stream:
             self.driver.synchronize_stream(self.handle)
             raise
 
-    @classmethod
-    def adopt(cls, driver: Driver, foreign: object, name: str, dropped: Queue) -> Self:
-        """Return a stream of another library, to whom it goes on belonging.
-
-        ``foreign`` is its raw number, or has ``__cuda_stream__``; it must outlive what
-        is returned. Raises `MisuseError` where it is neither.
-        """
-        return cls(driver, driver.adopt_stream(raw_of(foreign)), name, dropped)
-
     def __cuda_stream__(self) -> tuple[int, int]:
         """Return ``(0, CUstream)``, by which other libraries take a stream.
 

@@ -161,10 +161,7 @@ class Flow:
 
     def synchronize_stream(self, stream: StreamHandle) -> None:
         """Wait for all work of a stream."""
-        queue = self._queue(stream, "synchronize with")
-        if queue.tail is not None:
-            self.schedule.drain((queue.tail,))
-            _raise(queue.error)
+        self._wait(self._queue(stream, "synchronize with").tail)
 
     def query_stream(self, stream: StreamHandle) -> bool:
         """Return whether all work of a stream is done."""
@@ -234,10 +231,7 @@ class Flow:
 
     def synchronize_event(self, event: EventHandle) -> None:
         """Wait for what the event marks."""
-        item = self._item(event)
-        if item is not None:
-            self.schedule.drain((item,))
-            _raise(item.error)
+        self._wait(self._item(event))
 
     def elapsed(self, start: EventHandle, end: EventHandle) -> float:
         """Return the milliseconds between two events that are done."""
@@ -382,6 +376,12 @@ class Flow:
             )
         mark.capture.join(queue, mark.nodes)
         self._captures[queue] = mark.capture
+
+    def _wait(self, item: Item | None) -> None:
+        """Run what an item comes after, and it; raise what failed of that."""
+        if item is not None:
+            self.schedule.drain((item,))
+            _raise(item.error)
 
     def _finish(self, capture: _Capture) -> None:
         capture.open = False
