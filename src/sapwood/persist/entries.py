@@ -46,9 +46,6 @@ class Absent:
     outcome: Literal["misses", "damaged", "errors", "refused"]
     reason: str
 
-    def __str__(self) -> str:
-        return self.reason
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:

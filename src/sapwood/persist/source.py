@@ -37,7 +37,7 @@ class StoreSource:
             return key
         found = self.entries.find(key)
         if isinstance(found, Absent):
-            return str(found)
+            return found.reason
         try:
             return partial(restore, decode(found, self.integration))
         except StoreError as error:
