@@ -12,10 +12,8 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from sapwood import knobs
 from sapwood.allocator import planner
@@ -50,7 +48,7 @@ def plan(
         data = Path(path).read_bytes()
     table = parse_lifetimes(path, data)
     target = None if output is None else _target(path, output, table)
-    with _watching(path) as watch:
+    with _Watch(Path(path).stem) as watch:
         made = planner.plan(
             table.buffers,
             capacity=most,
@@ -77,14 +75,27 @@ def plan(
 
 
 class _Watch:
-    """Shows on a terminal how far a search is; the first Control-C ends it."""
+    """Shows on a terminal how far a search is; the first Control-C inside ends it."""
 
     def __init__(self, name: str) -> None:
         self.name, self.interrupted = name, False
         self._began = self._shown = time.monotonic()
         self._is_seen = sys.stderr.isatty()
 
-    def interrupt(self, *_: object) -> None:
+    def __enter__(self) -> Self:
+        try:
+            self._before = signal.signal(signal.SIGINT, self._interrupt)
+        except ValueError:  # not on the main thread, which gets all signals
+            self._before = None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown > self._began:
+            print(f"\r{'':72}\r", end="", file=sys.stderr, flush=True)
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _interrupt(self, *_: object) -> None:
         """End the search; once more ends the command."""
         self.interrupted = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -97,26 +108,6 @@ class _Watch:
             text = f"{self.name}: {best:,} bytes so far, {now - self._began:.0f} s"
             print(f"\r{text:<72}", end="", file=sys.stderr, flush=True)
         return not self.interrupted
-
-    def end(self) -> None:
-        """Clear what was shown."""
-        if self._shown > self._began:
-            print(f"\r{'':72}\r", end="", file=sys.stderr, flush=True)
-
-
-@contextmanager
-def _watching(path: str) -> Iterator[_Watch]:
-    watch = _Watch(Path(path).stem)
-    try:
-        before = signal.signal(signal.SIGINT, watch.interrupt)
-    except ValueError:  # not on the main thread, which gets all signals
-        before = None
-    try:
-        yield watch
-    finally:
-        watch.end()
-        if before is not None:
-            signal.signal(signal.SIGINT, before)
 
 
 def _target(path: str, output: str, table: Lifetimes) -> Path:

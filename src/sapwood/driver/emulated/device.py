@@ -74,7 +74,11 @@ class Emulated(Device):
             except Refusal as refusal:
                 raise refusal.error(name) from refusal.__cause__
             except OSError as error:
-                raise _no_room(error).error(name) from error
+                raise Result.OUT_OF_MEMORY.refusal(
+                    "the system gives no more memory or addresses "
+                    f"({error.strerror}): give some back, or raise vm.max_map_count or "
+                    "`ulimit -v`"
+                ).error(name) from error
 
     def close(self) -> None:
         """Give all memory back to the system; closing again does nothing."""
@@ -104,10 +108,3 @@ class Emulated(Device):
             call()
         finally:
             self._barred = None
-
-
-def _no_room(error: OSError) -> Refusal:
-    return Result.OUT_OF_MEMORY.refusal(
-        f"the system gives no more memory or addresses ({error.strerror}): give "
-        "some back, or raise vm.max_map_count or `ulimit -v`"
-    )

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from sapwood.driver.api import Driver
 from sapwood.driver.facade import Layer, gives_back
 from sapwood.driver.results import Result
-from sapwood.errors import DriverError, OutOfMemory
+from sapwood.errors import OutOfMemory
 
 R = TypeVar("R")
 
@@ -42,9 +42,6 @@ class Faulty(Layer):
             self.driver.destroy_graph(self.driver.end_capture(*args))
         if name in {"create", "allocate_host"}:
             raise OutOfMemory(name, asked=args[0], free=0)
-        raise DriverError(
-            name,
-            int(Result.UNKNOWN),
-            Result.UNKNOWN.name,
-            f"call {position} was made to fail on purpose: take it out of the plan",
-        )
+        raise Result.UNKNOWN.refusal(
+            f"call {position} was made to fail on purpose: take it out of the plan"
+        ).error(name)
