@@ -175,10 +175,9 @@ class Graphed(CallState):
         held = self._bound.get(id(instance))
         if held is not None and held[0]() is instance:
             return Bound(held[1], instance, self)
-        found = self._bind(instance)
-        return Bound(found, instance, self) if isinstance(found, Graphed) else found
+        return self._bind(instance)
 
-    def _bind(self, instance: Any) -> Graphed | types.MethodType:
+    def _bind(self, instance: Any) -> Bound | types.MethodType:
         key, method = id(instance), types.MethodType(self.__wrapped__, instance)
         try:
             gone = weakref.ref(instance, lambda _: self._bound.pop(key, None))
@@ -195,7 +194,7 @@ class Graphed(CallState):
             return method
         bound = _Method(method, self._options, self._runtime)
         self._bound[key] = (gone, bound)
-        return bound
+        return Bound(bound, instance, self)
 
     def runner(self) -> Runner:
         """Return what runs this function on its runtime."""
