@@ -30,11 +30,12 @@ def test_prints_repeat_only_in_eager_regions(rt):
     assert always == [6.0] * 5
 
 
-def test_an_eager_region_gives_no_numbers(rt):
-    """A Python number from an eager region would be the same in every replay: refused.
+def test_an_eager_region_gives_few_numbers(rt):
+    """For each Python number that it returns the function is recorded once more.
 
-    Return it as a device array: `return h.max()` instead of `return float(h.max())`,
-    or `rt.array(...)` for what was computed on the host.
+    Of always others none comes again, and the function runs eagerly: return a device
+    array, `return h.max()` instead of `return float(h.max())`, or `rt.array(...)` for
+    what was computed on the host. With `fullgraph=True` a number is refused at once.
     """
 
     @sw.eager

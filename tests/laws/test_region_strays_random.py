@@ -16,7 +16,7 @@ import sapwood as sw
 
 pytestmark = pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 
-CALLS = 12
+CALLS = 16
 ALWAYS = ("half the weight", "add to the argument", "half what is passed")
 READS = {
     "rate": lambda s, _, __, h: h * s.rate,
@@ -27,7 +27,13 @@ READS = {
     "name": lambda s, _, __, h: h * 0.5 + getattr(s, "extra", 1.0),
     "nest": lambda _, __, nest, h: h + sum(getattr(nest, "values", nest.copy)()),
 }
-RESULTS = (None, "same", "new")
+RESULTS = {
+    "nothing": lambda *_: None,
+    "same": lambda h, _: h,
+    "new": lambda h, _: h * 2,
+    "a number": lambda _, number: number * number % 3,
+    "a flag and an array": lambda h, number: (number % 4 < 2, h * 2),
+}
 
 
 def draw_plan(chance):
@@ -41,7 +47,7 @@ def draw_plan(chance):
         for _ in range(chance.randint(0, 2)):
             call = chance.randrange(CALLS)
             rare.setdefault(call, []).append(chance.choice([*ACTS]))
-        regions.append((always, rare, chance.choice(RESULTS), chance.random() < 0.3))
+        regions.append((always, rare, chance.choice([*RESULTS]), chance.random() < 0.3))
     return parts, regions
 
 
@@ -91,9 +97,19 @@ def make_region(w, s, plan):
         ran.append(h)
         if "return less" in acts:
             return h[:-1] * 2
-        return {"same": h, "new": h * 2}.get(result)
+        return RESULTS[result](h, len(ran))
 
     return region, ran
+
+
+def taken_in(h, got):
+    """Go by what a region has returned."""
+    flag, *arrays = got if isinstance(got, tuple) else (got,)
+    if isinstance(flag, int):
+        h = h + 1 if flag else h * 0.5
+    elif flag is not None:
+        h = h + flag.sum()
+    return h + sum(each.sum() for each in arrays)
 
 
 def make_function(s, parts, regions, boxed):
@@ -119,7 +135,7 @@ def make_function(s, parts, regions, boxed):
             shown.append(box)
             if got is not None:
                 shown.append(got)
-                h = h + got.sum()
+            h = taken_in(h, got)
             h = part(steps, x, nest, h)
         return h, shown
 

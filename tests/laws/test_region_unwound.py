@@ -239,7 +239,7 @@ def test_a_refusal_that_is_tried_again_for_ever(rt):
     def fn(x):
         while True:
             try:
-                return x * float(x[0])
+                return x * float(str(x[0]))
             except Exception:  # noqa: BLE001 - as people write it
                 continue
 

@@ -31,6 +31,7 @@ from sapwood.tree.call.integration import LayoutProbe
 from sapwood.tree.choose.admit import rejects
 from sapwood.tree.choose.decide import next_step
 from sapwood.tree.choose.skips import Skips
+from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import adding, aliasing, ambient, checks, restoring, slots
 from sapwood.tree.guards.asking import Answers
 from sapwood.tree.guards.reach import Walk
@@ -42,6 +43,7 @@ from sapwood.tree.node.outputs import _Known
 from sapwood.tree.record import host_data, taking
 from sapwood.tree.record.repeated import _differs
 from sapwood.tree.record.staging import Swaps
+from sapwood.tree.regions import branches
 from sapwood.tree.regions.chain import Passage
 from sapwood.tree.regions.parts import _Parts
 from sapwood.tree.regions.rerun import Begun, Rerun
@@ -121,6 +123,42 @@ def _torch_mutants() -> tuple[Mutant, ...]:
 
 
 GAP_MUTANTS: Final = (
+    mutant(
+        "branches: any of them is gone on with",
+        branches.branches,
+        "way(other)[: region + 1] != passed",
+        "len(way(other)) <= region",
+    ),
+    mutant(
+        "branches: a region that ran runs again",
+        Rerun.answer,
+        "if not self.answers():",
+        "if True:",
+    ),
+    mutant(
+        "branches: held against a warm-up of another way",
+        Specialization.on_way,
+        "if way.breaks[: len(ran)] == ran",
+        "if ran",
+    ),
+    mutant(
+        "branches: gone on with whatever addresses it has",
+        Passage._turn,
+        "if rejects(each, live_pages, self.given, self.ambient) is None",
+        "if True",
+    ),
+    mutant(
+        "branches: a longer one finds what the last region left",
+        Passage._cross,
+        "last = following.live is None and not live.branches",
+        "last = following.live is None",
+    ),
+    mutant(
+        "branches: run again against the warm-up of another",
+        Passage._turn,
+        "self.begun.warm = self.cache.warm[other]",
+        "pass",
+    ),
     mutant(
         "what a region left in arrays is not put there",
         Rerun._leave,

@@ -421,6 +421,57 @@ def test_eager_regions_are_as_with_numpy(make_world, seed, max_variants):
         del f, x, y, got
 
 
+def by_values(x, y, live):
+    """Go by what eager regions return, and write between them."""
+    h = x * y
+    h += 1.0
+    for turn in range(3):
+        kind, found = live(h, turn)
+        if kind == 0:
+            h = layers(h) + found
+        elif kind == 1:
+            y *= 0.5
+            h = h - y
+        else:
+            return found, kind
+    return h, y * 1.0
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("seed", range(4))
+def test_branches_are_as_with_numpy(make_world, seed):
+    """Every way is warmed up, recorded and turned to; each region runs once a call."""
+    ran = []
+
+    def live(h, turn):
+        ran.append(turn)
+        total = float(np.asarray(h)[:3].sum())
+        h *= 0.75
+        return int(total * 4 + turn) % 3, h * 0.5
+
+    chance = random.Random(seed)
+    with make_world() as world:
+        fn = partial(by_values, live=sw.eager(live))
+        f = world.runtime.graph(fn)
+        hosts, kept = [np.linspace(0.1 * k, 1.0, LENGTH) for k in range(4)], []
+        for _ in range(60):
+            host, other = chance.choice(hosts), chance.choice(hosts)
+            x, y = world.runtime.array(host), world.runtime.array(other)
+            plain, before = (host * 1.0, other * 1.0), len(ran)
+            got, times = f(x, y), len(ran) - before
+            kept.append((got, by_values(*plain, live)))
+            assert len(ran) - before == 2 * times
+            _same((x, y), plain)
+            while len(kept) > chance.randrange(6):
+                kept.pop(chance.randrange(len(kept)))
+            for got, expected in kept:
+                _same(got, expected)
+            world.check()
+        assert f.stats().replays > 20
+        kept.clear()
+        del f, x, y, got
+
+
 def test_folding_takes_fewer_pages(make_world):
     """What is alive in turn shares pages: far fewer than without, and never more."""
     taken = {}

@@ -16,8 +16,11 @@ def eager(fn: Callable[..., Any]) -> Any:
     """Return ``fn`` as an eager region: functions that call it are recorded around it.
 
     What a graphed function does before it and after it is replayed; ``fn`` itself runs
-    in between, on every call, and may read values on the host. It returns None or a
-    nest of arrays, of the same shapes and dtypes each time. Elsewhere it is ``fn``.
+    in between, on every call, and may read values on the host. It returns None, a nest
+    of arrays, of the same shapes and dtypes each time, or plain values (bool, int,
+    float, complex, str, bytes, NumPy's numbers, and tuples of these and of arrays):
+    what follows is recorded once for each value that comes again. Elsewhere it is
+    ``fn``.
     Raises `MisuseError` for a generator, coroutine or asynchronous function.
     """
     check_kind(fn, "Mark")

@@ -19,6 +19,7 @@ from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import AmbientKey, Slot
 from sapwood.tree.node.node import Node
+from sapwood.tree.watch.session import Warm
 
 if TYPE_CHECKING:
     from sapwood.tree.choose.origins import Origins
@@ -58,6 +59,7 @@ class FunctionCache:
         self.nodes: dict[Node, tuple[Hashable, Specialization]] = {}
         self.bound: dict[Node, tuple[Slot, ...]] = {}
         self.origins: dict[Node, Origins] = {}
+        self.warm: dict[Node, Warm | None] = {}
         self._outputs: dict[Node, tuple[Extent, ...]] = {}
 
     def find(self, call: Call) -> Found | None:
@@ -194,6 +196,7 @@ class FunctionCache:
         self.nodes[node] = (call.key, specialization)
         self.bound[node] = bound
         self.origins[node] = origins
+        self.warm[node] = specialization.warm
         self._outputs[node] = tuple(
             extent for part in node.parts() for extent in part.range.output_extents()
         )
@@ -204,7 +207,7 @@ class FunctionCache:
         specialization.nodes.remove(node)
         # hits counts the recording call itself, so 1 means it was never replayed.
         specialization.wasted = 0 if node.hits > 1 else specialization.wasted + 1
-        del self.bound[node], self.origins[node], self._outputs[node]
+        del self.bound[node], self.origins[node], self._outputs[node], self.warm[node]
 
     def candidates(self, call: Call) -> list[Extent]:
         """Return output extents of other signatures that nobody holds.

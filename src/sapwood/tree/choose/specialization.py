@@ -10,11 +10,18 @@ from sapwood.errors import CaptureError
 from sapwood.tree.call.roles import History, Role
 from sapwood.tree.guards import AmbientKey
 from sapwood.tree.node.node import Node
-from sapwood.tree.watch.session import Warm
+from sapwood.tree.watch.session import Broken, Warm
 
 _WASTED: Final = 16
 _TRIED: Final = 64
 """So many calls between two tries, where so many recordings were not replayed."""
+
+WAYS: Final = 16
+"""So many ways that calls go, by values that regions return, are known at most."""
+
+_STRAY: Final = 3
+_ASTRAY: Final = 60
+"""A call that strays costs some three eager ones; so many in a row are too many."""
 
 
 class Specialization:
@@ -28,7 +35,10 @@ class Specialization:
     attempt failed, where another one may not; ``unready`` counts those in a row that
     could not begin, ``reorders`` captures whose ops were in another order than those
     of the warm-up. The function ``reads_arguments`` by itself, too, from slots;
-    it ``remembers``: a cached function has computed something in a warm-up.
+    it ``remembers``: a cached function has computed something in a warm-up. If it
+    is ``branching``, calls go different ways by values that regions return: ``ways``
+    are the warm-ups of all of them, and ``astray`` weighs calls that went a new one
+    against those that were replayed.
     """
 
     def __init__(self, ambient_key: AmbientKey, max_variants: int) -> None:
@@ -44,7 +54,9 @@ class Specialization:
         self.ambient: dict[str, History] = {}
         self.misses: tuple[int, ...] = ()
         self.missing = self.wasted = 0
-        self.reads_arguments = self.remembers = False
+        self.reads_arguments = self.remembers = self.branching = False
+        self.astray = 0
+        self.ways: list[Warm] = []
 
     @property
     def wants_another(self) -> bool:
@@ -76,6 +88,32 @@ class Specialization:
         """Note a call that no recording fitted."""
         self.misses = (*self.misses[-1:], clock)
         self.missing += 1
+
+    def strays(self) -> bool:
+        """Note a call that went another way than all recordings, by a plain value.
+
+        Return whether that comes too often for recordings to pay.
+        """
+        self.branching = True
+        self.astray += _STRAY
+        return self.astray > _ASTRAY
+
+    def warmed(self, warm: Warm) -> None:
+        """Note a warm-up, and the way that it went."""
+        self.warm = warm
+        self.branching |= warm.branches
+        if self.branching:
+            others = [way for way in self.ways if way.breaks != warm.breaks]
+            self.ways = [*others[1 - WAYS :], warm]
+
+    def on_way(self, ran: tuple[Broken, ...]) -> Warm | None:
+        """Return the latest warm-up in which regions ``ran`` so, and maybe more."""
+        known = (way for way in reversed(self.ways) if way.breaks[: len(ran)] == ran)
+        return next(known, None)
+
+    def went(self) -> None:
+        """Note a call that went the way of its recordings."""
+        self.astray = max(0, self.astray - 1)
 
     def is_wasteful(self) -> bool:
         """Return whether another recording would go without a replay, too.

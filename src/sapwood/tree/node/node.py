@@ -178,7 +178,8 @@ class Live:
     the function would catch its exceptions, if anywhere; ``within``: it is in a `with`.
     ``manner`` makes contexts in the framework's modes that the function is in there;
     ``flat`` says that no argument is a container, ``drops`` that the function has no
-    use for the result.
+    use for the result. If it ``branches``, the key has plain values in it: for others,
+    another recording is gone on with that had ``done`` the same so far.
     """
 
     name: str
@@ -191,6 +192,8 @@ class Live:
     manner: Callable[[], AbstractContextManager[object]]
     flat: bool
     drops: bool
+    branches: bool
+    done: tuple[str, Sequence[bytes]]
 
 
 @dataclass(frozen=True, slots=True)

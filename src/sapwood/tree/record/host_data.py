@@ -64,12 +64,12 @@ def host_data(what: str) -> None:
 def _is_plain(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return all(map(_is_plain, value))
-    return isinstance(value, (bool, int, float, complex)) or _is_of(value, "generic")
+    return isinstance(value, (bool, int, float, complex)) or is_of(value, "generic")
 
 
 def _is_guarded(value: Any, watching: session.Session) -> bool:
     """Return whether an array is one that guards compare, or the part of such a one."""
-    while _is_of(value, "ndarray"):
+    while is_of(value, "ndarray"):
         if watching.holds(value):
             return bool(value.nbytes <= BYTES and not value.dtype.hasobject)
         value = value.base
@@ -78,10 +78,10 @@ def _is_guarded(value: Any, watching: session.Session) -> bool:
 
 def _is_made(value: Any, watching: session.Session) -> bool:
     """Return whether an array is new, as far as can be told before the call is over."""
-    if not _is_of(value, "ndarray") or value.nbytes > BYTES or value.dtype.hasobject:
+    if not is_of(value, "ndarray") or value.nbytes > BYTES or value.dtype.hasobject:
         return False
     data = value.tobytes()
-    while _is_of(value.base, "ndarray"):
+    while is_of(value.base, "ndarray"):
         value = value.base
     if value.base is not None or watching.holds(value) or not watching.guarded():
         return False
@@ -90,7 +90,7 @@ def _is_made(value: Any, watching: session.Session) -> bool:
     return True
 
 
-def _is_of(value: object, name: str) -> bool:
+def is_of(value: object, name: str) -> bool:
     """Return whether a value is of a class of NumPy's, which nobody imports here."""
     return any(
         cls.__module__ == "numpy" and cls.__name__ == name

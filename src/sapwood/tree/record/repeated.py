@@ -84,6 +84,7 @@ def outcome_of(
         warm.room,
         code,
         captured=True,
+        branches=session.branches,
         added=added,
     )
 

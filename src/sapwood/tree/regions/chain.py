@@ -23,13 +23,14 @@ from sapwood.tree.call.parameters import Parameters
 from sapwood.tree.call.roles import Role
 from sapwood.tree.call.signature import NONE, Arrays, Call
 from sapwood.tree.choose.admit import explain, rejects, sharing
-from sapwood.tree.choose.function_cache import Found, ambient_arrays
+from sapwood.tree.choose.function_cache import Found, FunctionCache, ambient_arrays
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.node.node import Link, Live, Node, Undone
 from sapwood.tree.regions import crossing
+from sapwood.tree.regions.branches import branches
 from sapwood.tree.regions.rerun import Begun
 from sapwood.tree.replay.replay import replay
-from sapwood.tree.watch.session import Midway, Passing, Warm
+from sapwood.tree.watch.session import Branched, Broken, Midway, Passing
 from sapwood.units import Mask, Size, size_text
 
 _KEPT = (
@@ -128,16 +129,26 @@ def _may_stray(link: Link, following: Link) -> bool:
 class Passage:
     """One call on its way through a chain; ``flat``: no argument is a container.
 
-    ``begun`` is what there was before, for a call that ends with `Midway`.
+    It goes on with the rest of another ``node`` where a region returns what that was
+    recorded with; it has ``entered`` all of these. ``breaks`` are the regions that ran,
+    as in `Session`. ``begun`` is what there was before,
+    for a call that ends with `Midway`.
     """
 
     def __init__(
-        self, recordings: Recordings, found: Found, call: Call, parameters: Parameters
+        self,
+        recordings: Recordings,
+        found: Found,
+        call: Call,
+        parameters: Parameters,
+        cache: FunctionCache,
     ) -> None:
         self.recordings, self.node, self.ambient = recordings, found.node, found.ambient
+        self.cache, self.entered = cache, [found.node]
+        self.breaks: list[Broken] = []
         self.args, self.kwargs, self.parameters = call.args, call.kwargs, parameters
         self.flat = call.is_flat
-        self.carried = call.given
+        self.carried = self.given = call.given
         self.made: list[Storage] = []
         self.begun: Begun | None = None
         self._new: Sequence[Storage] = ()
@@ -148,7 +159,7 @@ class Passage:
 
     def start(self) -> None:
         """Replay the first part, under the lock that it was found under."""
-        self._asks = any(link.steady for link in self.node.chain)
+        self._asks = any(link.steady for node in self._nodes() for link in node.chain)
         self._know(self.node, self.ambient)
         self.recordings.enter(self.node, self.node.held)
         try:
@@ -157,13 +168,18 @@ class Passage:
             self._leave()
             raise
 
-    def prepare(self, warm: Warm | None) -> CaptureError | None:
+    def _nodes(self) -> Sequence[Node]:
+        """Return the recordings that the call may go on with."""
+        known = self.cache.nodes.get(self.node)  # evicted, maybe
+        return [self.node] if known is None else known[1].nodes
+
+    def prepare(self) -> CaptureError | None:
         """Save what is needed should the call end with `Midway`; before it starts.
 
-        Return why that cannot be, where it cannot. Its parts were held against the
-        warm-up ``warm``.
+        Return why that cannot be, where it cannot.
         """
         undone, device = self.node.undone, self.recordings.device
+        warm = self.cache.warm[self.node]
         if undone is not None:
             storages = [*self.carried.storages, *self.ambient.storages]
             written = [storages[i] for i in undone.places]
@@ -203,9 +219,10 @@ class Passage:
     def finish(self) -> Any:
         """Run the eager regions, without the lock, and replay the others."""
         try:
-            for link, following in pairwise(self.node.chain):
-                if link.live is not None:
-                    self._cross(link.live, following)
+            region = 0
+            while (live := self.node.chain[region].live) is not None:
+                self._cross(live, region)
+                region += 1
             return self._shown  # noqa: TRY300 - what is shown is let go of at the end
         except Midway:
             raise
@@ -237,16 +254,18 @@ class Passage:
                 slot.write(value, arguments)
                 self._known[slot.path] = value
 
-    def _cross(self, live: Live, following: Link) -> None:
-        """Run an eager region, and replay the part behind it."""
+    def _cross(self, live: Live, region: int) -> None:
+        """Run an eager region, by its number, and replay the part behind it."""
         integration, device = self.recordings.integration, self.recordings.device
+        following = self.node.chain[region + 1]
         args, kwargs = self._shown
         passed = crossing.Passed(args, kwargs, integration, flat=live.flat)
         asked = None
-        if not following.idle:
+        if live.branches or not following.idle:
             asked = crossing.Passed(self.args, self.kwargs, integration, flat=self.flat)
         if self.begun is not None:
-            self.begun.enters(passed, last=following.live is None)
+            last = following.live is None and not live.branches
+            self.begun.enters(passed, last=last)
         result = self._run(live, args, kwargs, passed)
         changed = None if asked is None else crossing.changed_by(asked, live.name)
         if changed is not None:
@@ -261,20 +280,42 @@ class Passage:
         )
         if got.refused:
             raise Midway(got.refused, remedy=crossing.REMEDY)
-        if got.key != live.key or got.shared != live.shared:
-            raise Midway(
-                f"the region {live.name} returned {got.text}, and {live.text} when "
-                f"it was recorded{'' if got.text != live.text else ', another array'}; "
-                f"{crossing.RAN}",
-                remedy=crossing.REMEDY,
-            )
+        told, ops = live.done
+        self.breaks.append((len(ops), live.name, told, got.kind))
         self.carried = crossing.receive(carried, got)
         with device.lock:
             crossing.check_open(device, live.name)
             device.returns.drain_dropped()
+            if got.key != live.key or got.shared != live.shared:
+                self._turn(live, region, got)
+                following = self.node.chain[region + 1]
             ambient = self._admitted(following, live)
             self._save(following, ambient)
             self._replay(following, ambient)
+
+    def _turn(self, live: Live, region: int, got: crossing.Returned) -> None:
+        """Go on with another chain, where a region returned what that was made with."""
+        known = self._nodes() if live.branches else ()
+        live_pages = self.recordings.device.pages.live
+        fits = (
+            each
+            for each in branches(self.node, known, region, got)
+            if rejects(each, live_pages, self.given, self.ambient) is None
+        )
+        other = next(fits, None)
+        if other is None:
+            another = "" if got.text != live.text else ", another array"
+            new = live.branches or got.branches
+            raise (Branched if new else Midway)(
+                f"the region {live.name} returned {got.text}, and {live.text} when "
+                f"it was recorded{another}; {crossing.RAN}",
+                remedy=crossing.FEWER if new else crossing.REMEDY,
+            )
+        self.recordings.enter(other, other.held)
+        self.entered.append(other)
+        self.node = other
+        if self.begun is not None:
+            self.begun.warm = self.cache.warm[other]
 
     def _save(self, link: Link, ambient: Arrays) -> None:
         """Note what a part finds and writes behind a region, if another may stray."""
@@ -371,8 +412,10 @@ class Passage:
             # The traceback of an error may hold this, which is not to hold arrays.
             self.made, self._new, self._bound, self._shown = [], [], [], None
             self._known = {}
-            self.carried, self.args, self.kwargs = self.ambient, (), {}
+            self.carried = self.given = self.ambient
+            self.args, self.kwargs = (), {}
             # Not a part of it: that would keep what an evicted one had.
             known = self.node in recordings.nodes
             recordings.last = self.node if known else None
-            release(recordings.leave, self.node, self.node.held)
+            for node in self.entered:
+                release(recordings.leave, node, node.held)

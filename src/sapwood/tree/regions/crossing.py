@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from operator import is_, is_not
+from reprlib import repr as abbreviated
 from types import BuiltinFunctionType, CodeType, FrameType, MethodType, ModuleType
 from typing import Any, Final, NamedTuple
 
@@ -35,8 +36,9 @@ from sapwood.tree.nests.containers import (
 from sapwood.tree.nests.contents import Items, contents_of
 from sapwood.tree.node.node import Shared
 from sapwood.tree.node.outputs import Constant, Held, Output, Outputs
+from sapwood.tree.record.host_data import is_of
 from sapwood.tree.record.taking import endless
-from sapwood.tree.watch.session import Broken, EagerRegion, Session, is_users
+from sapwood.tree.watch.session import Between, Broken, EagerRegion, Session, is_users
 from sapwood.tree.watch.watch import Caught
 
 RAN: Final = "the first part has run, and is not undone"
@@ -280,9 +282,14 @@ def _handlers(
 
 
 REMEDY: Final = (
-    "Return None or arrays, always of the same shapes and dtypes, and keep plain "
-    "values in device arrays"
+    "Return None, plain values, or arrays of always the same shapes and dtypes; tuples "
+    "of these, or other containers of arrays alone"
 )
+FEWER: Final = (
+    "Have it return few values, as a bool that it makes of them does, or an array"
+)
+_VALUES: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})
+"""Of these, nobody can change what a region has returned."""
 
 
 class Returned(NamedTuple):
@@ -290,6 +297,7 @@ class Returned(NamedTuple):
 
     ``shared`` says which of the places are part of what was carried already, and
     ``passed`` of what was passed; ``refused`` why no replay could take it, or nothing.
+    One with plain values in it ``branches``: what follows is recorded for each.
     """
 
     arrays: Arrays
@@ -298,6 +306,7 @@ class Returned(NamedTuple):
     passed: Shared
     text: str
     refused: str
+    branches: bool
 
     @property
     def kind(self) -> str:
@@ -305,7 +314,15 @@ class Returned(NamedTuple):
         return f"{self.key!r} sharing {self.passed!r}"
 
 
-_NOTHING: Final = Returned(NONE, None, (), (), "None", "")
+_NOTHING: Final = Returned(NONE, None, (), (), "None", "", False)
+
+
+def _is_value(value: Any, integration: Integration) -> bool:
+    """Return whether replays may go by a value: it says all, and stays what it is."""
+    if type(value) is tuple:
+        return all(_is_value(each, integration) for each in value)
+    plain = type(value) in _VALUES or is_of(value, "generic")
+    return integration.is_array(value) or plain
 
 
 def returned(
@@ -316,11 +333,13 @@ def returned(
     integration: Integration,
     *,
     is_last: bool = False,
+    strict: bool = False,
 ) -> Returned:
     """Describe the result of an eager region; ``carried`` is what it may be part of.
 
     Behind a region that ``is_last`` the function only returns: what that has changed
-    in place nobody goes on with.
+    in place nobody goes on with. Where calls may not run eagerly, which is ``strict``,
+    no plain value is taken: another one could come.
 
     Raises `StaleOutput` for an array that was revoked.
     """
@@ -331,10 +350,12 @@ def returned(
     leaves = [result] if without_end else flatten(result, integration.is_array)[0]
     arrays = [leaf for leaf in leaves if integration.is_array(leaf)]
     plain = [x for x in leaves if x is not None and not integration.is_array(x)]
+    branches = bool(plain) and not strict and _is_value(result, integration)
     refused = ""
-    if plain:
+    if plain and not branches:
+        which = next((x for x in plain if not _is_value(x, integration)), result)
         refused = (
-            f"the region {name} returned a {type(plain[0]).__name__}, which would "
+            f"the region {name} returned a {type(which).__name__}, which would "
             f"be the same in every replay; {RAN}"
         )
     elif passed.changed():
@@ -349,14 +370,19 @@ def returned(
             f"there was; {RAN}"
         )
     found = look(arrays, integration)
-    key = (len(plain),) if plain else describe((result,), {}, integration).key
+    key: Hashable = len(plain)
+    if branches or not plain:
+        key = describe((result,), {}, integration).key
+    shown = leaves if branches else arrays
+    texts = (text_of(x) if integration.is_array(x) else abbreviated(x) for x in shown)
     return Returned(
         found,
         key,
         sharing(found, carried),
         sharing(found, look(passed.arrays(), integration)),
-        ", ".join(map(text_of, arrays)) or "None",
+        ", ".join(texts) or "None",
         refused,
+        branches,
     )
 
 
@@ -478,14 +504,19 @@ def unlike(
     before, now = then[len(ran) - 1], ran[-1]
     if before[1:3] != now[1:3] or before[3] == now[3]:
         return ""
+    another = "value" if got.branches else "kind of result"
     return (
-        f"the eager region {name} returned {got.text}, which is another kind of result "
+        f"the eager region {name} returned {got.text}, which is another {another} "
         f"than in the call before; {RAN}"
     )
 
 
 def unlocked(
-    device: Device, part: EagerRegion, args: tuple[Any, ...], kwargs: dict[str, Any]
+    device: Device,
+    run: Between,
+    part: EagerRegion,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> tuple[Any, Caught | None]:
     """Run an eager region, without the lock; return its result or its exception.
 
@@ -494,7 +525,7 @@ def unlocked(
     result, raised = None, None
     device.lock.release()
     try:
-        result = part(*args, **kwargs)
+        result = run(part, args, kwargs)
     except BaseException as error:  # noqa: BLE001 - raised again in the function
         raised = Caught(error)
     finally:

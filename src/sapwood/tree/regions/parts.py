@@ -62,7 +62,7 @@ from sapwood.tree.record.taking import RecordRequest, plain_changes, undo, with_
 from sapwood.tree.regions import crossing
 from sapwood.tree.regions.chain import answer_for_all
 from sapwood.tree.regions.frame import Frame
-from sapwood.tree.regions.rerun import Begun
+from sapwood.tree.regions.rerun import Begun, Rerun
 from sapwood.tree.replay.replay import replay
 from sapwood.tree.watch.capturer import Adopting, lasting, told_of
 from sapwood.tree.watch.session import (
@@ -71,6 +71,7 @@ from sapwood.tree.watch.session import (
     Midway,
     Session,
     Unready,
+    run_live,
 )
 from sapwood.tree.watch.watch import Capture, Caught
 from sapwood.uncollected import collected, uncollected
@@ -78,19 +79,23 @@ from sapwood.units import Addr, Mask, Size, size_text
 
 
 def record_parts(
-    order: RecordRequest, recordings: Recordings, begun: Begun
+    order: RecordRequest,
+    recordings: Recordings,
+    begun: Begun,
+    rerun: Rerun | None = None,
 ) -> Recorded:
     """Run a call, part by part, and return a node that is a chain of them.
 
     Called with the device's lock held, which eager regions run without. ``begun`` is
-    told of what runs. If others spoil the capture of the first part, that is captured
-    again. Raises `Unready`, or another `CaptureError`, where nothing has run; where
-    parts have, `Midway`, `DriverError` or `OutOfMemory`.
+    told of what runs. Regions that ran before, of a ``rerun``, do not run again. If
+    others spoil the capture of the first part, that is captured again. Raises
+    `Unready`, or another `CaptureError`, where nothing has run; where parts have,
+    `Midway`, `DriverError` or `OutOfMemory`.
     """
     left = TRIES
     while True:
         left -= 1
-        parts = _Parts(order, recordings, begun)
+        parts = _Parts(order, recordings, begun, rerun)
         try:
             return _recorded(parts)
         except DriverError as error:
@@ -215,13 +220,19 @@ class _Parts:
     last part that ran shows to others, ``bound`` what it has put into slots; ``own`` is
     what the function has for the arrays in these. ``still_shown`` are places that
     may not be ended, for a slot or the result shows them. Behind the last region the
-    function only ``returns``. If the call failed, ``written`` says that not all that
-    the part in progress wrote could be put back.
+    function only ``returns``. It has ``branched`` where a region returned another value
+    than in the warm-up. If the call failed, ``written`` says that not all that the part
+    in progress wrote could be put back.
     """
 
     def __init__(
-        self, order: RecordRequest, recordings: Recordings, began: Begun
+        self,
+        order: RecordRequest,
+        recordings: Recordings,
+        began: Begun,
+        rerun: Rerun | None,
     ) -> None:
+        self.rerun, self.warm = rerun, order.specialization.warm
         self.order, self.recordings, self.device = order, recordings, recordings.device
         self.capturer = recordings.capturer
         self.began = began
@@ -236,7 +247,10 @@ class _Parts:
         self.named: set[Addr] = set()
         self.links: list[Link] = []
         self.session = Session(
-            tolerant=False, holds=order.before.holds, guarded=order.before.guards_hosts
+            tolerant=False,
+            splits=order.tolerant,
+            holds=order.before.holds,
+            guarded=order.before.guards_hosts,
         )
         self.session.between = self._between
         self.error: CaptureError | None = None
@@ -251,7 +265,7 @@ class _Parts:
         self.own: list[Array] = []
         self.still_shown: frozenset[int] = frozenset()
         self.outside = self.device.framework.manner()
-        self.begun = self.written = self.returns = False
+        self.begun = self.written = self.returns = self.branched = False
         self.ranges: list[Range] = []
         self.lent: Size | None = None
         self.owners: list[Owner] = []
@@ -266,8 +280,9 @@ class _Parts:
         order, session = self.order, self.session
         if self.capturer is not None:
             # Nothing can be done twice, for want of room.
-            warm = order.specialization.warm
-            self.lent = Size(MORE * (ROOM + (warm.room if warm else 0)))
+            ways = order.specialization.ways or filter(None, [self.warm])
+            room = max((way.room for way in ways), default=0)
+            self.lent = Size(MORE * (ROOM + room))
         self._open()
         self.capture = self._capturing()
         self._begin()
@@ -283,7 +298,9 @@ class _Parts:
             raise session.unrecordable.anew()
         node = self._end(captured.graph, captured.result, last=True)
         result, self.gives = self.gives, None
-        other = outcome_of(order.specialization.warm, session, node.outputs)
+        # Regions run without the lock, so that other warm-ups may have come since.
+        order.specialization.warm = self.warm
+        other = outcome_of(self.warm, session, node.outputs)
         if isinstance(other, CaptureError) and self.stirred:
             self.unfit, other = self.unfit or str(other), None
         error = captured.error or self.error or other or self._unheld()
@@ -292,7 +309,9 @@ class _Parts:
         head = answer_for_all(
             self.links, self.roles.used_later, self.reached, self.region_writes
         )
-        return Recorded(head, self.first_arrays, (), error, result, self.unfit)
+        return Recorded(
+            head, self.first_arrays, (), error, result, self.unfit, self.branched
+        )
 
     def close(self) -> None:
         """Give back what was made, for a call that failed."""
@@ -369,9 +388,8 @@ class _Parts:
         device, range_ = self.device, self.ranges[-1]
         if self.capturer is not None:
             return Adopting(device, self.capturer, range_, self.owners[-1])
-        warm, stream = self.order.specialization.warm, self.recordings.capture_stream()
-        stays = frozenset(warm.stays if warm else ())
-        return Capture(device, stream, range_, stays)
+        stays = frozenset(self.warm.stays if self.warm else ())
+        return Capture(device, self.recordings.capture_stream(), range_, stays)
 
     def _begin(self) -> None:
         """Look at all that the coming part may use."""
@@ -739,12 +757,15 @@ class _Parts:
         asked = crossing.Passed(self.call.args, self.call.kwargs, integration)
         self._reaches(part, passed)
         self.began.enters(passed, self.session)
-        result, raised = crossing.unlocked(self.device, part, args, kwargs)
+        ran = self.rerun is not None and self.rerun.answers()
+        run = partial(self.rerun.answer, self.session) if self.rerun else run_live
+        result, raised = crossing.unlocked(self.device, run, part, args, kwargs)
         # Not by a name of this frame: the error's traceback leads to it.
         wrote = self.began.leaves(
             crossing.Ran(part.name, passed, result, raised.error if raised else None)
         )
-        self._note_writes(wrote)
+        # What an answer leaves is copied there, and nobody counts that.
+        self._note_writes(None if ran else wrote)
         changed = None if self.returns else crossing.changed_by(asked, part.name)
         if changed is not None:
             raise changed
@@ -796,15 +817,28 @@ class _Parts:
         """Note a region's result, and what replays are to know of the region."""
         name, integration, link = part.name, self.recordings.integration, self.links[-1]
         got = crossing.returned(
-            name, result, passed, self.carried, integration, is_last=self.returns
+            name,
+            result,
+            passed,
+            self.carried,
+            integration,
+            is_last=self.returns,
+            strict=not self.order.tolerant,
         )
-        self.session.broken(part, told, got.kind)
+        self.session.broken(part, told, got.kind, branches=got.branches)
         self._check(name, got, passed)
         link.part.outputs = outputs = crossing.hold_weakly(link.part.outputs)
         inside = crossing.made_inside(name, outputs, self.call.leaves, self.before)
         self.error = self.error or inside
         flat, known = passed.flat, len(self.carried.storages)
-        behind = live(key=got.key, shared=got.shared, text=got.text, flat=flat)
+        behind = live(
+            key=got.key,
+            shared=got.shared,
+            text=got.text,
+            flat=flat,
+            branches=self.order.specialization.branching,
+            done=(told, self.began.told[-1]),
+        )
         self.links[-1] = replace(link, live=behind)
         self.carried = crossing.receive(self.carried, got)
         count = len(self.carried.storages) - known
@@ -838,14 +872,29 @@ class _Parts:
 
         What was changed in place the function itself has as it was: it cannot go on.
         """
-        warm = self.order.specialization.warm
-        then = () if warm is None else warm.breaks
-        refused = got.refused or crossing.unlike(name, got, self.session.breaks, then)
+        then = () if self.warm is None else self.warm.breaks
+        other = ""
+        if not self.branched:
+            other = crossing.unlike(name, got, self.session.breaks, then)
+        refused = got.refused or other
         stays = not (passed.changed() or passed.reshaped())
-        if refused and self.order.tolerant and stays:
+        branches = got.branches or self.order.specialization.branching
+        if other and branches and stays:
+            self._branch(other)
+        elif refused and self.order.tolerant and stays:
             self.error = self.error or CaptureError(refused, remedy=crossing.REMEDY)
         elif refused:
             self.session.refuse(refused, crossing.REMEDY)
+
+    def _branch(self, other: str) -> None:
+        """Hold what follows against a warm-up that went the same way, if one did."""
+        ran = tuple(self.session.breaks)
+        warm = self.order.specialization.on_way(ran)
+        if warm is None:
+            self.unfit, self.stirred, self.branched = other, True, True
+            return
+        self.warm = self.began.warm = warm
+        self.capture.stays = frozenset(warm.stays)
 
     # The end.
 

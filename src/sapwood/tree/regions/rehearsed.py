@@ -22,8 +22,15 @@ from sapwood.tree.regions.crossing import (
     returned,
     told_later,
 )
-from sapwood.tree.regions.rerun import Begun
-from sapwood.tree.watch.session import EagerRegion, Session, Warm, entered
+from sapwood.tree.regions.rerun import Begun, Rerun
+from sapwood.tree.watch.session import (
+    Between,
+    EagerRegion,
+    Session,
+    Warm,
+    entered,
+    run_live,
+)
 from sapwood.tree.watch.watch import Allocations, Watched, warm_up
 
 
@@ -59,15 +66,21 @@ class Rehearsed:
         return Warm(ops, frozenset(), (), breaks), self.changes
 
     def run(
-        self, fn: Callable[..., Any], call: Call, begun: Begun | None = None
+        self,
+        fn: Callable[..., Any],
+        call: Call,
+        begun: Begun | None = None,
+        rerun: Rerun | None = None,
     ) -> Watched:
         """Run a function as a warm-up; its exceptions pass.
 
-        Eager regions that run are noted in ``begun``.
+        Eager regions that run are noted in ``begun``. Those that ran before, of a
+        ``rerun``, do not run again.
         """
         session, args, kwargs = self._session, call.args, call.kwargs
         asked = Passed(args, kwargs, self._integration)
-        session.between = partial(self._between, asked, begun)
+        answers = rerun and partial(rerun.answer, session)
+        session.between = partial(self._between, asked, begun, answers or run_live)
         if begun is not None:
             begun.reads(self._before.guards(lambda _: True))
         del asked
@@ -85,6 +98,7 @@ class Rehearsed:
         self,
         asked: Passed,
         begun: Begun | None,
+        answer: Between,
         part: EagerRegion,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -104,7 +118,7 @@ class Rehearsed:
                 begun.enters(passed, session)
             try:
                 with entered(None), routed(None):
-                    result = part(*args, **kwargs)
+                    result = answer(part, args, kwargs)
             except Exception as error:
                 if begun is not None:
                     begun.leaves(Ran(part.name, passed, None, error))
@@ -117,14 +131,20 @@ class Rehearsed:
             if begun is not None:
                 begun.leaves(Ran(part.name, passed, result))
             got = returned(
-                part.name, result, passed, NONE, self._integration, is_last=returns
+                part.name,
+                result,
+                passed,
+                NONE,
+                self._integration,
+                is_last=returns,
+                strict=not session.tolerant,
             )
         if got.refused:
             self._refuse(CaptureError(got.refused, remedy=REMEDY))
         changed = None if returns else changed_by(asked, part.name)
         if changed is not None:
             self._refuse(changed)
-        session.broken(part, passed.text(), got.kind)
+        session.broken(part, passed.text(), got.kind, branches=got.branches)
         return result
 
     def bound(self) -> list[tuple[Slot, Any]]:

@@ -14,13 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NoReturn, TypeAlias
 
 from sapwood.errors import MisuseError, OutOfMemory, StaleOutput
 from sapwood.memory.device import Device, routed
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Array, Integration, Look
 from sapwood.tree.call.signature import Call
+from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import Ambient, Slot
 from sapwood.tree.guards.restoring import Edit, Own, fill_again
 from sapwood.tree.nests.containers import (
@@ -42,9 +43,11 @@ from sapwood.tree.record.preserve import Preserved
 from sapwood.tree.record.staging import moved_by
 from sapwood.tree.regions.crossing import Passed, Ran, seen
 from sapwood.tree.watch.session import (
+    Broken,
     EagerRegion,
     Hopeless,
     Midway,
+    Passing,
     Session,
     Warm,
     entered,
@@ -357,10 +360,24 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Strayed:
-    """A call in parts that cannot go on, and how it ended."""
+    """A call in parts that cannot go on, and how it ended.
+
+    One that goes a new way, by a value that a region returned, is to be a ``branch`` of
+    what is recorded; so regions ``ran`` in it.
+    """
 
     error: Midway | Caught
     begun: Begun
+    branch: Specialization | None = None
+    ran: tuple[Broken, ...] = ()
+
+    def reraise(self) -> NoReturn:
+        """Raise what the call ended with."""
+        if isinstance(self.error, Caught):
+            self.error.reraise()
+        if isinstance(self.error, Passing) and self.error.__cause__ is not None:
+            raise self.error.__cause__  # as if nothing were around the region
+        raise self.error
 
 
 class Rerun:
@@ -379,20 +396,35 @@ class Rerun:
         self._integration, self._device = integration, device
         self._next, self._astray, self._tells = 0, False, tells
         apart = begun.warm is not None and begun.warm.captured
-        self.session = Session(tolerant=True, rehearses=not apart, as_captured=apart)
+        self.session = Session(
+            tolerant=True, rehearses=not apart, splits=True, as_captured=apart
+        )
         self._pairs: list[tuple[Array, Array]] = []
         self._mine: dict[int, Any] = {}
+        self._now: Preserved | None = None
         self._left: Sequence[Left] = ()
         self._edits: Sequence[list[Edit]] = ()
 
-    def run(self, fn: Callable[..., Any], call: Call) -> Watched | None:
-        """Return what the call gave, whose exceptions pass; None if all was left."""
-        watched, begun = None, self._begun
+    def put_back(self) -> bool:
+        """Have all be as when the call began, and return True; or leave all."""
+        begun = self._begun
         now = begun.left()
         edits = None if now.saved is None else begun.put_back()
-        if edits is None or now.saved is None:
-            return None
-        self._left, self._edits = [each or now for each in begun.lefts], edits
+        if edits is None:
+            return False
+        self._now, self._edits = now.saved, edits
+        self._left = [each or now for each in begun.lefts]
+        return True
+
+    def again(self) -> Rerun:
+        """Forget a run that came to nothing, and was put back."""
+        self._next, self._astray = 0, False
+        self._pairs, self._mine = [], {}
+        return self
+
+    def run(self, fn: Callable[..., Any], call: Call) -> Watched | None:
+        """Return what the call gave, whose exceptions pass; None if all was left."""
+        watched = None
         self.session.between = self._between
         try:
             watched = warm_up(fn, call.args, call.kwargs, self._device, self.session)
@@ -401,12 +433,19 @@ class Rerun:
                 raise
         finally:
             self.session.between = None
-        if self._is_astray():
+        return None if self.gave_up() else watched
+
+    def gave_up(self) -> bool:
+        """Return whether the function did not come to all regions that ran.
+
+        Then all is as these have left it.
+        """
+        if self._is_astray() and self._now is not None:
             self._pairs, self._mine = [], {}  # nobody gets what it has come to
-            now.saved.restore()
-            _redo_all(chain(*edits))
-            return None
-        return watched
+            self._now.restore()
+            _redo_all(chain(*self._edits))
+            self._now = None
+        return self._is_astray()
 
     def _is_astray(self) -> bool:
         return self._astray or self._next < len(self._ran)
@@ -416,32 +455,48 @@ class Rerun:
     ) -> Any:
         """Answer for a region that ran, or run one."""
         with self._device.framework.resting(), entered(None), routed(None):
-            if self._next == len(self._ran):
-                return part(*args, **kwargs)
-            ran, left = self._ran[self._next], self._left[self._next]
-            self._next += 1
-            passed = Passed(args, kwargs, self._integration)
-            if self._astray:
-                raise Hopeless
-            if not self._is_the_same(part, passed, ran):
-                self._astray = True
-                raise Midway("", remedy="")
-            self._leave(left, ran.passed, passed)
-            if ran.raised is not None:
-                # Its traceback leads to this frame, which is not to name it.
-                caught = Caught(ran.raised)
-                del ran
-                caught.reraise()
-            return self._own(ran, passed)
+            return self.answer(self.session, part, args, kwargs)
 
-    def _is_the_same(self, part: EagerRegion, passed: Passed, ran: Ran) -> bool:
+    def answers(self) -> bool:
+        """Return whether the next region that the function comes to has run."""
+        return self._next < len(self._ran)
+
+    def answer(
+        self,
+        session: Session,
+        part: EagerRegion,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Answer for a region that ran, or run one; ``session`` is the function's."""
+        if not self.answers():
+            return part(*args, **kwargs)
+        ran, left = self._ran[self._next], self._left[self._next]
+        self._next += 1
+        passed = Passed(args, kwargs, self._integration)
+        if self._astray:
+            raise Hopeless
+        if not self._is_the_same(session, part, passed, ran):
+            self._astray = True
+            raise Midway("", remedy="")
+        self._leave(left, ran.passed, passed)
+        if ran.raised is not None:
+            # Its traceback leads to this frame, which is not to name it.
+            caught = Caught(ran.raised)
+            del ran
+            caught.reraise()
+        return self._own(ran, passed)
+
+    def _is_the_same(
+        self, session: Session, part: EagerRegion, passed: Passed, ran: Ran
+    ) -> bool:
         """Return whether the function came to a region as it had when that ran."""
         k, told, warm = self._next - 1, self._begun.told, self._warm
         if warm is not None and not told:  # each part is as it was there
             told = [warm.ops[:count] for count, *_ in warm.breaks]
         if part.name != ran.name or k >= len(told):
             return False
-        if self._tells and self.session.digests() != told[k]:
+        if self._tells and session.digests() != told[k]:
             return False
         mine, theirs = passed, ran.passed
         shapes = len(mine.leaves), [type(each) for each, _ in mine.containers]

@@ -34,7 +34,7 @@ from sapwood.tree.regions.rerun import Begun, Rerun, Strayed
 from sapwood.tree.run.verify import reachable
 from sapwood.tree.tell.call_log import CallLog
 from sapwood.tree.watch.capturer import GoesBack, Undetached
-from sapwood.tree.watch.session import Passing, Raised, Session, Unready, Warm
+from sapwood.tree.watch.session import Raised, Session, Unready, Warm
 from sapwood.tree.watch.watch import Caught, Watched, warm_up
 from sapwood.units import Size
 
@@ -90,15 +90,19 @@ class Eagerly:
         self.surveyor = Surveyor(of.target if of else target, integration)
         self.assigning = 0
 
-    def warm_up(self, unfound: Unfound) -> Any:
-        """Run a call eagerly and watch what it does."""
+    def warm_up(self, unfound: Unfound, rerun: Rerun | None = None) -> Any:
+        """Run a call eagerly and watch what it does.
+
+        If it is a ``rerun``, regions that ran in the call are not run again.
+        """
         call, specialization, before = unfound
         recordings, strict = self.recordings, self.options.fullgraph
         cached = before.cached()
-        captured = specialization.wants_another
+        captured = specialization.wants_another and rerun is None
         watching = Session(
             tolerant=not strict,
             rehearses=not captured,
+            splits=not strict,
             as_captured=captured,
             holds=before.holds,
             guarded=before.guards_hosts,
@@ -110,7 +114,7 @@ class Eagerly:
             if isinstance(watched, Strayed):
                 return self._strayed(watched, unfound)
         else:
-            watched = live.run(self.target(), call)
+            watched = live.run(self.target(), call, rerun=rerun)
         self.assigning += _assigns(live)
         # Once only: a cache that is emptied at each call would be filled at each, and
         # the function never be recorded. Then it computes in captures, too.
@@ -124,7 +128,7 @@ class Eagerly:
             self._lease_loosely(watched, watching)
             specialization.warm = None
             if error is None and not watching.prepares:
-                specialization.warm = self._shown(watching, watched, live)
+                specialization.warmed(self._shown(watching, watched, live))
             if error is None:
                 self.call_log.warmed_up(call)
                 self.skips.settled(call)
@@ -243,6 +247,7 @@ class Eagerly:
             frozenset(name for name, _ in watching.code),
             asks=watching.asks,
             captured=watching.as_captured,
+            branches=watching.branches,
             added=taking.added(live.changes, self._is_array),
         )
 
@@ -293,19 +298,27 @@ class Eagerly:
             self.cannot(specialization, outcome, call)
         self.call_log.passed_through(call, str(outcome))
 
-    def rerun(self, strayed: Strayed, call: Call) -> Any:
+    def rerun_of(self, begun: Begun) -> Rerun:
+        """Return what runs a call again that has begun in parts."""
+        recordings = self.recordings
+        integration, tells = recordings.integration, recordings.tells
+        return Rerun(begun, integration, recordings.device, tells=tells)
+
+    def rerun(self, strayed: Strayed, call: Call, run: Rerun | None = None) -> Any:
         """Run a call eagerly that has strayed, as if nothing of it had run.
 
-        Raises what it ended with where that cannot be: then all is as it was left.
+        Where it was tried already, by ``run``, all has been put back. Raises what it
+        ended with where that cannot be: then all is as it was left.
         """
-        recordings, error = self.recordings, strayed.error
-        begun, tells = strayed.begun, recordings.tells
-        run = Rerun(begun, recordings.integration, recordings.device, tells=tells)
+        recordings, error, begun = self.recordings, strayed.error, strayed.begun
         watched = None
         if isinstance(error, Caught):
             error.forget_frames()
         try:
-            if begun.warm is not None:
+            if run is None and begun.warm is not None:
+                made = self.rerun_of(begun)
+                run = made if made.put_back() else None
+            if run is not None:
                 watched = run.run(self.target(), call)
         except BaseException:
             if isinstance(error, Caught):
@@ -316,18 +329,14 @@ class Eagerly:
             # `begun` would live as long as the user keeps the exception.
             strayed.begun.forget()
         if watched is None:
-            if isinstance(error, Caught):
-                error.reraise()
-            if isinstance(error, Passing) and error.__cause__ is not None:
-                raise error.__cause__  # as if nothing were around the region
-            raise error
+            strayed.reraise()
         why = (
             taking.raised_within(error)
             if isinstance(error, Caught)
             else told_later(error)
         )
         with recordings.device.lock:
-            self._lease_loosely(watched, run.session)
+            self._lease_loosely(watched, run.session if run else None)
             self._donate(call, watched.result)
             self.call_log.passed_through(call, str(why))
         return watched.result

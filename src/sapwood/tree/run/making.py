@@ -15,21 +15,31 @@ from sapwood.tree.choose.decide import Action, Step, next_step
 from sapwood.tree.choose.function_cache import Found
 from sapwood.tree.choose.origins import origins_of
 from sapwood.tree.choose.skips import skip_of
-from sapwood.tree.choose.specialization import Specialization
+from sapwood.tree.choose.specialization import WAYS, Specialization
 from sapwood.tree.node.node import Node
 from sapwood.tree.record.recorder import ReadsArguments, Recorded, record
 from sapwood.tree.record.repeated import check_told
 from sapwood.tree.record.taking import RecordRequest, is_doubtful
-from sapwood.tree.regions.crossing import told_later
+from sapwood.tree.regions.branches import join
+from sapwood.tree.regions.chain import Passage
+from sapwood.tree.regions.crossing import FEWER, told_later
 from sapwood.tree.regions.parts import record_parts
-from sapwood.tree.regions.rerun import Begun, Strayed
+from sapwood.tree.regions.rerun import Begun, Rerun, Strayed
 from sapwood.tree.replay.binding import expect, write
 from sapwood.tree.replay.fast_replays import FastReplays
 from sapwood.tree.replay.replay import replay
 from sapwood.tree.run.eagerly import Eagerly, Unfound
 from sapwood.tree.run.source import Source
 from sapwood.tree.run.verify import reachable
-from sapwood.tree.watch.session import Midway, Passing, Raised, Unready, Warm
+from sapwood.tree.watch.session import (
+    Branched,
+    Broken,
+    Midway,
+    Passing,
+    Raised,
+    Unready,
+    Warm,
+)
 from sapwood.tree.watch.watch import Caught
 
 _REPLACED: Final = "a newer recording of the function takes its place"
@@ -98,16 +108,17 @@ class Making:
         )
 
     def record(
-        self, unfound: Unfound, step: Step
+        self, unfound: Unfound, step: Step, rerun: Rerun | None = None
     ) -> tuple[Any] | CaptureError | Strayed:
         """Record a call and replay it; return its result alone, or why it was not.
 
-        Then nothing of it has run, and what it wrote was put back.
+        Then nothing of it has run, and what it wrote was put back. If it is a
+        ``rerun``, regions that ran in the call are not run again.
         """
         call, warm = unfound.call, unfound.specialization.warm
         self._make_room(step)
         if warm is not None and warm.breaks:
-            return self._record_parts(unfound, step)
+            return self._record_parts(unfound, step, rerun)
         try:
             made = self._recorded(self._order(unfound, step))
         except (CaptureError, DriverError) as error:
@@ -180,7 +191,7 @@ class Making:
         return skip
 
     def _record_parts(
-        self, unfound: Unfound, step: Step
+        self, unfound: Unfound, step: Step, rerun: Rerun | None
     ) -> tuple[Any] | CaptureError | Strayed:
         """Record a call around its eager regions, and so run it; else as `_record`."""
         call, specialization, before = unfound
@@ -194,7 +205,7 @@ class Making:
             small = sum(each.size for each in reached) <= Begun.MOST
             nest, integration = (call.args, call.kwargs), self.recordings.integration
             begun.watch(nest, arrays, reached, integration, few=small)
-            made = record_parts(order, self.recordings, begun)
+            made = record_parts(order, self.recordings, begun, rerun)
         except CaptureError as error:
             if self._may_fail(error):
                 return self._failed(error, unfound)
@@ -207,15 +218,29 @@ class Making:
             # names would live as long as the user keeps the exception.
             begun.forget()
             raise
+        return self._ended(unfound, made, begun)
+
+    def _ended(
+        self, unfound: Unfound, made: Recorded, begun: Begun
+    ) -> tuple[Any] | Strayed:
+        """Keep a recording in parts, if it is good for more; return the result."""
+        (call, specialization, _), warm = unfound, unfound.specialization.warm
         result = made.result
         unfit = made.unfit or (
             "" if made.error else self._no_room(specialization, made.node)
         )
         if made.error is None and not unfit:
             self._plant(unfound, made)
+            if specialization.branching:
+                join(specialization.nodes)
             self.call_log.recorded(call, made.node)
             return (result,)
         self.recordings.discard(made.node)
+        if made.branched:
+            specialization.warm = None  # the next one may be of this way
+        if made.branched and specialization.strays():
+            fewer = CaptureError(unfit, remedy=FEWER)
+            self.eagerly.cannot(specialization, told_later(fewer), call)
         asks = warm is not None and warm.asks
         if isinstance(made.error, Caught) and self._doubts(made.error, asks=asks):
             return Strayed(made.error, begun)
@@ -230,24 +255,81 @@ class Making:
         own = not self.options.fullgraph
         return own and is_doubtful(error, self.recordings, asks=asks)
 
-    def strayed(
-        self, node: Node, error: Midway, begun: Begun | None, call: Call
-    ) -> Strayed:
+    def strayed(self, passage: Passage, error: Midway, call: Call) -> Strayed:
         """Have nobody find a recording that a call strayed from; return how it ended.
 
         Calls to come run eagerly, rather than stray again, but where it is `Passing`.
         Raises the error of a function with ``fullgraph=True``.
         """
+        node, begun, branch = passage.node, passage.begun, None
         if begun is None:
             raise error
-        if isinstance(error, Passing):
-            return Strayed(error, begun)
         with self.recordings.device.lock:
             if node in self.recordings.nodes:
                 _, specialization = self.cache.nodes[node]
-                self.recordings.fell(node, error.what)
-                self.eagerly.cannot(specialization, told_later(error), call)
-        return Strayed(error, begun)
+                over, nodes = not isinstance(error, Passing), [node]
+                if isinstance(error, Branched):
+                    over, nodes = specialization.strays(), specialization.nodes
+                    branch = None if over else specialization
+                    # No call could go on with one that was made before.
+                    nodes = [each for each in nodes if over or not each.escapes]
+                elif not over:
+                    nodes = []
+                for each in nodes:
+                    self.recordings.fell(each, error.what)
+                if over:
+                    self.eagerly.cannot(specialization, told_later(error), call)
+        return Strayed(error, begun, branch, tuple(passage.breaks))
+
+    def rerun(self, strayed: Strayed, call: Call) -> Any:
+        """Run a call that has strayed as if nothing of it had run.
+
+        Where it went a new way, by a value that a region returned, it is a warm-up, or
+        recorded. Raises what it ended with where that cannot be.
+        """
+        begun, specialization = strayed.begun, strayed.branch
+        if specialization is None or begun.warm is None:
+            return self.eagerly.rerun(strayed, call)
+        rerun = self.eagerly.rerun_of(begun)
+        if not rerun.put_back():
+            return self.eagerly.rerun(strayed, call)
+        unfound = Unfound(call, specialization, self.eagerly.look(call))
+        try:
+            ran = self._again(unfound, strayed.ran, rerun)
+        except BaseException:
+            if rerun.gave_up():
+                return self.eagerly.rerun(strayed, call)
+            begun.forget()
+            raise
+        if isinstance(ran, tuple) and rerun.gave_up():
+            return self.eagerly.rerun(strayed, call)
+        if isinstance(ran, tuple) or (isinstance(ran, Strayed) and not rerun.answers()):
+            begun.forget()
+            return ran[0] if isinstance(ran, tuple) else self.eagerly.rerun(ran, call)
+        if isinstance(ran, Strayed) and ran.begun.put_back() is None:
+            ran.reraise()
+        return self.eagerly.rerun(strayed, call, rerun.again())
+
+    def _again(
+        self, unfound: Unfound, ran: tuple[Broken, ...], rerun: Rerun
+    ) -> tuple[Any] | CaptureError | Strayed | None:
+        """Warm up, or record, a call in which regions ``ran`` already.
+
+        None where there is no room for another recording.
+        """
+        call, specialization, before = unfound
+        warm, slots = specialization.on_way(ran), before.array_slots()
+        with self.recordings.device.lock:
+            self.cache.saw(call, specialization, slots, self.recordings.inherits)
+        if warm is None:
+            return (self.eagerly.warm_up(unfound, rerun),)
+        with self.recordings.device.lock:
+            specialization.warm = warm
+            step = self.decide(specialization, {})
+            full = len(specialization.nodes) >= WAYS
+            if full or step.action is not Action.RECORD:
+                return None
+            return self.record(unfound, step, rerun)
 
     def _no_room(self, specialization: Specialization, node: Node) -> str:
         """Say why there is no room for a node that other calls came before, if so."""
@@ -314,6 +396,8 @@ class Making:
         recordings, parameters = self.recordings, self.parameters
         names, groups = parameters.names(call), call.given.groups()
         number = recordings.number("recording")
+        # Whatever went before, each of them is to be what a call goes on with.
+        branches = specialization.branching
         return RecordRequest(
             fn=self.target(),
             call=call,
@@ -324,8 +408,8 @@ class Making:
             donated=parameters.declared(call, self.options.donate),
             pinned=parameters.declared(call, self.options.pinned),
             specialization=specialization,
-            anywhere=step.anywhere,
-            escapes=step.escapes,
+            anywhere=step.anywhere or branches,
+            escapes=step.escapes or branches,
             copies=step.copies,
             candidates=self.cache.candidates(call),
             before=before,

@@ -171,15 +171,16 @@ class Runner:
         try:
             result = ran.finish()
         except Midway as error:
-            begun = ran.begun
-            strayed = self.making.strayed(found.node, error, begun, call)
+            strayed = self.making.strayed(ran, error, call)
         if strayed is not None:
-            result = self.eagerly.rerun(strayed, call)
+            result = self.making.rerun(strayed, call)
             self.call_log.ended(began)
             return result
         with self.recordings.device.lock:
             self.call_log.replayed(began, found.node)
             self.fast_replays.learn(call, found)
+            if found.node in self.cache.nodes:
+                self.cache.nodes[found.node][1].went()
         return result
 
     def _begin(self) -> None:
@@ -212,9 +213,9 @@ class Runner:
 
         Return why not, where that could not be put back.
         """
-        passage = Passage(self.recordings, found, call, self.parameters)
+        passage = Passage(self.recordings, found, call, self.parameters, self.cache)
         if not self.options.fullgraph:
-            error = passage.prepare(self.cache.nodes[found.node][1].warm)
+            error = passage.prepare()
             if error is not None:
                 return error
         passage.start()

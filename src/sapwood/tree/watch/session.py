@@ -57,6 +57,11 @@ Broken: TypeAlias = tuple[int, str, str, str]
 Between: TypeAlias = Callable[[EagerRegion, tuple[Any, ...], dict[str, Any]], Any]
 
 
+def run_live(part: EagerRegion, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an eager region."""
+    return part(*args, **kwargs)
+
+
 class Unready(CaptureError):
     """A function cannot be captured before another warm-up; nothing of it has run.
 
@@ -83,6 +88,10 @@ class Passing(Midway):
     """That holds of one call, and says nothing of others."""
 
 
+class Branched(Passing):
+    """A region returned a value that no recording of the call goes on from."""
+
+
 class Hopeless(BaseException):
     """Ends a function that tries again what cannot be captured, whatever it catches."""
 
@@ -101,6 +110,9 @@ class Use(NamedTuple):
 def _nothing(_: object) -> bool:
     return False
 
+
+READS: Final = 1 << 16
+"""So many bytes, read on the host, may tell what follows from other calls."""
 
 _PATIENCE: Final = 100
 """Refusals in one capture, after which the function is taken to try for ever."""
@@ -126,12 +138,16 @@ class Session:
     says of a value whether it is guarded, ``guarded`` whether all host arrays are that
     are reached, ``reads`` which arrays are found besides the arguments.
     ``asks`` says that somebody asked whether a capture is on, who may do other work in
-    one. A session that ``rehearses``, as warm-ups do, finds nothing unrecordable from
-    then on: only a capture does. ``as_captured`` is the answer, where none is on.
+    one. Where it ``splits``, the function is recorded around what it reads on the host,
+    as around eager regions. A session that ``rehearses``, as warm-ups do, finds nothing
+    unrecordable from then on: only a capture does. ``as_captured`` is the answer, where
+    none is on. One ``branches`` where a region returned plain values, which what
+    follows may go by.
     """
 
     tolerant: bool
     rehearses: bool = False
+    splits: bool = False
     as_captured: bool = False
     holds: Callable[[object], bool] = _nothing
     guarded: Callable[[], bool] = bool
@@ -151,6 +167,7 @@ class Session:
     untold: int = 0
     _where: list[str | None] = field(default_factory=list)
     breaks: list[Broken] = field(default_factory=list)
+    branches: bool = False
     _refused: int = 0
     between: Between | None = None
 
@@ -206,9 +223,12 @@ class Session:
             for name, constants in self.ops
         )
 
-    def broken(self, part: EagerRegion, passed: str, returned: str) -> None:
+    def broken(
+        self, part: EagerRegion, passed: str, returned: str, *, branches: bool
+    ) -> None:
         """Note that an eager region ran, on what and with what result, as text."""
         self.breaks.append((len(self.ops), part.name, passed, returned))
+        self.branches |= branches
 
     def live(
         self, part: EagerRegion, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -222,6 +242,10 @@ class Session:
             "Let that depend on an argument, or on a value that the function names",
         )
         return None
+
+    def may_read(self, size: int) -> bool:
+        """Return whether so many bytes may be read on the host, as an eager region."""
+        return self.splits and self.between is not None and size <= READS
 
     def unready(self, what: str) -> NoReturn:
         """Say that a capture would hold more than the function does each time."""
@@ -315,9 +339,9 @@ class Warm:
 
     ``ops`` are digests of the ops, addresses left out; ``stays`` the allocations, by
     their order, that outlived the function or were alive when an eager region ran;
-    ``told`` the plain values in the result; ``breaks`` and ``room`` as in `Session`;
-    ``code`` what tells compiled code apart; ``thread`` the one that it ran on.
-    ``asks`` as in `Session`; one that is of a capture was ``captured``. ``added`` tells
+    ``told`` the plain values in the result; ``breaks``, ``room``, ``asks`` and
+    ``branches`` as in `Session`; ``code`` what tells compiled code apart; ``thread``
+    the one that it ran on. One that is of a capture was ``captured``. ``added`` tells
     what the function has added to numbers and lists.
     """
 
@@ -329,6 +353,7 @@ class Warm:
     code: frozenset[str] = frozenset()
     asks: bool = False
     captured: bool = False
+    branches: bool = False
     added: tuple[Hashable, ...] = ()
     thread: ref[Thread] = field(
         default_factory=lambda: ref(current_thread()), compare=False
