@@ -86,11 +86,11 @@ def test_a_read_that_a_capture_meets_is_a_reason(rt, asks):
     x = some(rt)
 
     def f(x):
-        return x * (2 if asks() else 1) * float(x.sum())
+        return x * (2 if asks() else 1) * (len(f"{x}") > 0)
 
     g = rt.graph(f)
     for _ in range(5):
-        expected = on_host(x) * float(on_host(x).sum())
+        expected = on_host(x)
         assert np.allclose(on_host(g(x)), expected)
         x += 1
     assert g.stats().replays == 0
@@ -195,7 +195,7 @@ def test_a_read_that_only_a_capture_meets_around_an_eager_region(rt, reads):
         seen.append(float(y[0]))
 
     def read(y):
-        return y * 2 if not capturing() else y * 2 + 0 * float(y.sum())
+        return y * 2 if not capturing() else y * 2 + 0 * len(str(y))
 
     def f(x):
         y = read(x) if reads == "ahead" else x * 2

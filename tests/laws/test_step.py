@@ -191,7 +191,7 @@ def test_escaped_outputs_are_revoked_too(rt):
 @pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 def test_passed_through_outputs_are_revoked_too(rt):
     """Whether a call was recorded makes no difference to the rules, from a step on."""
-    f = rt.graph(lambda x: x * float(x[1]))
+    f = rt.graph(lambda x: x * float(str(x[1])))
     with rt.step():
         y = [f(rt.array(np.arange(3.0))) for _ in range(6)]
     with rt.step():

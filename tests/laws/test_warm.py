@@ -159,7 +159,7 @@ def test_warming_what_cannot_be_recorded(rt):
 
     def fn(x):
         x += 1
-        return float(x.sum())
+        return len(str(x))
 
     x = rt.array(np.arange(3.0))
     with pytest.raises(sw.CaptureError, match="test_warm"):
@@ -170,7 +170,7 @@ def test_warming_what_cannot_be_recorded(rt):
     f.warm(x)
     assert np.asarray(x).tolist() == [0, 1, 2]
     assert f.stats().recordings == 0
-    assert f(x) == 6.0
+    assert f(x) == len("[1. 2. 3.]")
 
 
 def test_methods_are_warmed_each_for_its_object(rt):

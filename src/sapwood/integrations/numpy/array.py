@@ -13,6 +13,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from sapwood.integrations.numpy.copies import (
+    TELL,
     assign,
     converted,
     download,
@@ -32,9 +33,6 @@ from sapwood.integrations.numpy.launch import mutate
 
 _UNLIKE: Final = (type(None), str, bytes)
 """What no element of an array equals."""
-_TELL: Final = (
-    "Print it outside the graphed function, or in one that is marked with @sw.eager"
-)
 
 
 def _method(function: Any) -> Callable[..., Any]:
@@ -138,7 +136,7 @@ class Array(Faced, NDArrayOperatorsMixin):
     def __format__(self, spec: str) -> str:
         if not spec:
             return str(self)
-        return format(download(self, "format(x)", _TELL)[()], spec)
+        return format(download(self, "format(x)", TELL)[()], spec)
 
     def item(self, *index: Any) -> Any:
         """Return one element as a Python number."""
@@ -159,14 +157,14 @@ class Array(Faced, NDArrayOperatorsMixin):
         about = f"shape={self.shape}, dtype={self.dtype}"
         if self.storage.stale is not None:
             return f"sapwood.Array({about}, stale: {self.storage.stale})"
-        host = download(self, "repr(x)", _TELL)
+        host = download(self, "repr(x)", TELL)
         values = np.array2string(host, separator=", ", prefix="  ")
         return f"sapwood.Array({values}, dtype={self.dtype})"
 
     def __str__(self) -> str:
         if self.storage.stale is not None:
             return repr(self)
-        return str(download(self, "str(x)", _TELL))
+        return str(download(self, "str(x)", TELL))
 
     # Copies.
 
