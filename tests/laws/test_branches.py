@@ -201,6 +201,9 @@ def test_a_value_that_is_always_new(rt):
     (told,) = [each.message for each in told if each.category is sw.GraphSkipWarning]
     assert "float(x) returned" in str(told)
     assert "bool" in told.remedy
+    file, line = told.where.rsplit(":", 1)
+    assert file == __file__
+    assert int(line) == fn.__code__.co_firstlineno + 2
     assert f.stats().recordings <= 1
     assert len(ran) == 80
 

@@ -173,13 +173,14 @@ class Node:
 class Live:
     """What runs live behind a part.
 
-    ``held`` gives the function. Its result must have the ``key`` that it had, and
-    share storages with what came before as it did, by ``shared``. ``caught`` is where
-    the function would catch its exceptions, if anywhere; ``within``: it is in a `with`.
-    ``manner`` makes contexts in the framework's modes that the function is in there;
-    ``flat`` says that no argument is a container, ``drops`` that the function has no
-    use for the result. If it ``branches``, the key has plain values in it: for others,
-    another recording is gone on with that had ``done`` the same so far.
+    ``held`` gives the function, which is called at a line, ``where``. Its result must
+    have the ``key`` that it had, and share storages with what came before as it did, by
+    ``shared``. ``caught`` is where the function would catch its exceptions, if
+    anywhere; ``within``: it is in a `with`. ``manner`` makes contexts in the
+    framework's modes that the function is in there; ``flat`` says that no argument is a
+    container, ``drops`` that the function has no use for the result. If it
+    ``branches``, the key may have plain values in it: for others, another recording is
+    gone on with that had ``done`` the same so far.
     """
 
     name: str
@@ -194,6 +195,7 @@ class Live:
     drops: bool
     branches: bool
     done: tuple[str, Sequence[bytes]]
+    where: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ class Recorded:
     replay could repeat, or what the next capture is held against; then the node is good
     for one launch, which does what the function did. A chain of parts has run already:
     this is its ``result``, and why it is ``unfit`` for more, if its error does not say;
-    it has ``branched`` if that is a value which a region returned.
+    it has ``branched`` at a line, where that is a value which a region returned.
     """
 
     node: Node
@@ -52,7 +52,7 @@ class Recorded:
     error: CaptureError | Caught | Warm | None
     result: Any = None
     unfit: str = ""
-    branched: bool = False
+    branched: str | None = None
 
 
 class ReadsArguments(Exception):

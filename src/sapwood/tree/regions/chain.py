@@ -131,8 +131,8 @@ class Passage:
 
     It goes on with the rest of another ``node`` where a region returns what that was
     recorded with; it has ``entered`` all of these. ``breaks`` are the regions that ran,
-    as in `Session`. ``begun`` is what there was before,
-    for a call that ends with `Midway`.
+    as in `Session`. ``begun`` is what there was before, for a call that ends with
+    `Midway`.
     """
 
     def __init__(
@@ -309,8 +309,10 @@ class Passage:
             raise (Branched if new else Midway)(
                 f"the region {live.name} returned {got.text}, and {live.text} when "
                 f"it was recorded{another}; {crossing.RAN}",
+                where=live.where,
                 remedy=crossing.FEWER if new else crossing.REMEDY,
             )
+        other.last_used = self.recordings.tick()
         self.recordings.enter(other, other.held)
         self.entered.append(other)
         self.node = other

@@ -72,6 +72,7 @@ from sapwood.tree.watch.session import (
     Session,
     Unready,
     run_live,
+    user_line,
 )
 from sapwood.tree.watch.watch import Capture, Caught
 from sapwood.uncollected import collected, uncollected
@@ -220,9 +221,9 @@ class _Parts:
     last part that ran shows to others, ``bound`` what it has put into slots; ``own`` is
     what the function has for the arrays in these. ``still_shown`` are places that
     may not be ended, for a slot or the result shows them. Behind the last region the
-    function only ``returns``. It has ``branched`` where a region returned another value
-    than in the warm-up. If the call failed, ``written`` says that not all that the part
-    in progress wrote could be put back.
+    function only ``returns``. It has ``branched`` at the line where a region returned
+    another value than in the warm-up. If the call failed, ``written`` says that not all
+    that the part in progress wrote could be put back.
     """
 
     def __init__(
@@ -265,7 +266,8 @@ class _Parts:
         self.own: list[Array] = []
         self.still_shown: frozenset[int] = frozenset()
         self.outside = self.device.framework.manner()
-        self.begun = self.written = self.returns = self.branched = False
+        self.begun = self.written = self.returns = False
+        self.branched: str | None = None
         self.ranges: list[Range] = []
         self.lent: Size | None = None
         self.owners: list[Owner] = []
@@ -713,6 +715,7 @@ class _Parts:
             caught=caught,
             within=within,
             manner=manner,
+            where=user_line(),
             drops=crossing.drops_result(run),
         )
         with framework.resting():
@@ -874,7 +877,7 @@ class _Parts:
         """
         then = () if self.warm is None else self.warm.breaks
         other = ""
-        if not self.branched:
+        if self.branched is None:
             other = crossing.unlike(name, got, self.session.breaks, then)
         refused = got.refused or other
         stays = not (passed.changed() or passed.reshaped())
@@ -891,7 +894,8 @@ class _Parts:
         ran = tuple(self.session.breaks)
         warm = self.order.specialization.on_way(ran)
         if warm is None:
-            self.unfit, self.stirred, self.branched = other, True, True
+            self.unfit, self.stirred = other.removesuffix(f"; {crossing.RAN}"), True
+            self.branched = user_line() or ""
             return
         self.warm = self.began.warm = warm
         self.capture.stays = frozenset(warm.stays)

@@ -236,11 +236,11 @@ class Making:
             self.call_log.recorded(call, made.node)
             return (result,)
         self.recordings.discard(made.node)
-        if made.branched:
+        if made.branched is not None:
             specialization.warm = None  # the next one may be of this way
-        if made.branched and specialization.strays():
-            fewer = CaptureError(unfit, remedy=FEWER)
-            self.eagerly.cannot(specialization, told_later(fewer), call)
+            if specialization.strays():
+                fewer = CaptureError(unfit, where=made.branched, remedy=FEWER)
+                self.eagerly.cannot(specialization, fewer, call)
         asks = warm is not None and warm.asks
         if isinstance(made.error, Caught) and self._doubts(made.error, asks=asks):
             return Strayed(made.error, begun)
