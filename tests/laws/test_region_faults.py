@@ -88,3 +88,54 @@ def test_every_call_may_fail(make_rig, name, positions):
         if fired != "create":
             assert [call for _, call in errors] == [fired], about
     assert position >= count
+
+
+def _goes(w, x):
+    w *= 0.5
+    h = w + x
+    kind = int(h[0]) % 3
+    h *= 2
+    if kind == 1:
+        w += h
+        return h * 3, w * 1
+    return (h - w, h) if kind else (w * h, h)
+
+
+def _branches(trial):
+    """Ways by what a region returns, each warmed up, recorded and turned to."""
+
+    @sw.eager
+    def live(h):
+        kind = int(trial.read(h)[0]) % 3
+        h *= 2
+        return kind
+
+    def fn(w, x):
+        w *= 0.5
+        h = w + x
+        kind = live(h)
+        if kind == 1:
+            w += h
+            return h * 3, w * 1
+        return (h - w, h) if kind else (w * h, h)
+
+    f = trial.rt.graph(fn)
+    held = []
+    for way in (0, 0, 0, 1, 1, 0, 1):
+        w, x = (trial.array(np.arange(4.0) + n) for n in (0, way))
+        held.append((trial.call(f, _goes, (w, x)), w, x))
+    return held, f
+
+
+@pytest.mark.timeout(600)
+def test_every_call_may_fail_where_ways_part(make_rig, positions):
+    """Whatever fails, results and what is written are an eager call's."""
+    fired, errors, count = run(make_rig(), _branches, None)
+    assert (fired, errors) == (None, [])
+    assert count > 100
+    for position in positions:
+        fired, errors, _ = run(make_rig(), _branches, position)
+        if fired is None:
+            break
+        assert len(errors) <= 1, f"call {position}, {fired}, was made to fail: {errors}"
+    assert position >= count
