@@ -34,6 +34,7 @@ from sapwood.tree.run.verify import reachable
 from sapwood.tree.watch.session import (
     Branched,
     Broken,
+    Hopeless,
     Midway,
     Passing,
     Raised,
@@ -291,13 +292,13 @@ class Making:
         if specialization is None or begun.warm is None:
             return self.eagerly.rerun(strayed, call)
         rerun = self.eagerly.rerun_of(begun)
-        if not rerun.put_back():
-            return self.eagerly.rerun(strayed, call)
-        unfound = Unfound(call, specialization, self.eagerly.look(call))
         try:
+            if not rerun.put_back():
+                return self.eagerly.rerun(strayed, call)
+            unfound = Unfound(call, specialization, self.eagerly.look(call))
             ran = self._again(unfound, strayed.ran, rerun)
-        except BaseException:
-            if rerun.gave_up():
+        except BaseException as error:
+            if isinstance(error, Exception | Hopeless) and rerun.gave_up():
                 return self.eagerly.rerun(strayed, call)
             begun.forget()
             raise
@@ -306,8 +307,12 @@ class Making:
         if isinstance(ran, tuple) or (isinstance(ran, Strayed) and not rerun.answers()):
             begun.forget()
             return ran[0] if isinstance(ran, tuple) else self.eagerly.rerun(ran, call)
-        if isinstance(ran, Strayed) and ran.begun.put_back() is None:
-            ran.reraise()
+        if isinstance(ran, Strayed):
+            is_put_back = ran.begun.put_back() is not None
+            ran.begun.forget()
+            if not is_put_back:
+                begun.forget()
+                ran.reraise()
         return self.eagerly.rerun(strayed, call, rerun.again())
 
     def _again(
