@@ -208,6 +208,15 @@ def test_a_value_that_is_always_new(rt):
     assert len(ran) == 80
 
 
+def test_what_is_read_has_all_its_bits(rt):
+    """Those of a signalling NaN, too, which a Python number would quiet."""
+    host = np.array([0x7FA00001], np.uint32).view(np.float32)
+    f, x = rt.graph(lambda x: (x * 1, np.asarray(x).tobytes())), rt.array(host)
+    for _ in range(4):
+        assert f(x)[1] == host.tobytes()
+    assert f.stats().replays == 2
+
+
 @pytest.mark.filterwarnings(SKIP)
 def test_what_is_not_read_so(rt):
     """More than 64 KiB, and text, which may be for somebody to read."""

@@ -64,7 +64,8 @@ TELL: Final = (
 class _Read:
     """Reads an array on the host, as an eager region that is called as the user asked.
 
-    Of one element it returns the value, of others the bytes of all, in C order.
+    Of one element it returns the value, of others the bytes of all, in C order. The
+    value is NumPy's: Python's number would lose bits of a NaN.
     """
 
     runs: Callable[..., Any] = bytes  # it names no array
@@ -74,7 +75,7 @@ class _Read:
 
     def __call__(self, array: Faced) -> Any:
         host = _host(array)
-        return host.item() if _is_number(host) else host.tobytes()
+        return host.reshape(())[()] if host.size == 1 else host.tobytes()
 
     def held(self) -> Callable[[], _Read]:
         """Return what gives this."""
@@ -82,10 +83,6 @@ class _Read:
 
 
 _reading: Final = lru_cache(maxsize=64)(_Read)
-
-
-def _is_number(array: Any) -> bool:
-    return array.size == 1 and array.dtype.kind in "biufc" and array.itemsize <= 16
 
 
 def download(array: Faced, what: str, remedy: str = READ_OUTSIDE) -> layouts.Array:
@@ -103,7 +100,7 @@ def download(array: Faced, what: str, remedy: str = READ_OUTSIDE) -> layouts.Arr
     read = watching.live(_reading(what), (array,), {})
     like = as_strided(np.empty(1, array.dtype), array.shape, array.strides)
     host = np.empty_like(like, order="K")
-    if not _is_number(array):
+    if array.size != 1:
         read = np.frombuffer(read, array.dtype).reshape(array.shape)
     host[...] = read
     return host
