@@ -37,6 +37,9 @@ class Listener(Protocol):
     def region(self, graph: Any, inputs: Sequence[Any]) -> AbstractContextManager[None]:
         """Return what a compiled graph runs in."""
 
+    def gave(self, results: Any) -> None:
+        """Take note of what it returns."""
+
     def compiling(self) -> None:
         """Take note that torch begins to compile; what this raises ends that."""
 
@@ -181,9 +184,13 @@ def _told(run: Function) -> Function:
     @wraps(run)
     def call(graph: Any, inputs: Sequence[Any]) -> Any:
         with ExitStack() as stack:
-            for listener in _listeners():
+            listeners = _listeners()
+            for listener in listeners:
                 stack.enter_context(listener.region(graph, inputs))
-            return run(graph, inputs)
+            results = run(graph, inputs)
+            for listener in listeners:
+                listener.gave(results)
+            return results
 
     return call
 

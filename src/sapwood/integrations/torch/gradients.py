@@ -79,14 +79,15 @@ class _Box:
 class _Handle:
     """What a node has of a tensor that it saved: which of those of the call it is.
 
-    Or which it is a ``view`` of, by shape, strides, and how far on it begins.
+    Or which it is a ``view`` of, by shape, strides, and how far on it begins. It is a
+    ``seed``, if the node wants that on the host unless it is captured.
     """
 
-    __slots__ = ("__weakref__", "box", "place", "tensor", "version", "view")
+    __slots__ = ("__weakref__", "box", "place", "seed", "tensor", "version", "view")
 
     def __init__(self, tensor: Any, box: _Box) -> None:
         self.tensor, self.version, self.box = _shown(tensor), tensor._version, box
-        self.place = 0
+        self.place, self.seed = 0, False
         self.view: tuple[Any, ...] = ()
 
 
@@ -101,7 +102,7 @@ def _unpacked(handle: _Handle) -> Any:
     if saved is not None:
         base = saved[handle.place]
         if not handle.view:
-            return base
+            return base.cpu() if handle.seed and not capturing() else base
         shape, strides, beyond = handle.view
         return base.as_strided(shape, strides, base.storage_offset() + beyond)
     if handle.tensor._version != handle.version:
@@ -229,6 +230,7 @@ class _Run:
         self._lists: list[list[Any]] = []
         self._hooks = self._pushes = self._needed = 0
         self._users = False
+        self._seeds: set[int] = set()
 
     def __call__(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -350,6 +352,10 @@ class _Run:
                 found[id(variable)] = variable
             if isinstance(node, _C._FunctionBase):
                 self._users |= _is_of_users(node)
+            if "EfficientAttention" in node.name():
+                # What drops: torch reads it on the host, but in a capture.
+                seeds = node._saved_philox_seed, node._saved_philox_offset
+                self._seeds.update(map(_memory, seeds))
             stack += [each for each, _ in node.next_functions]
         return [*found.values()]
 
@@ -394,7 +400,7 @@ class _Run:
             if seen is not None and base is not seen:
                 beside.append(seen)
             for handle in handles:
-                handle.place = len(given)
+                handle.place, handle.seed = len(given), key[0] in self._seeds
                 shape, strides, offset = lies = _lies(handle.tensor)
                 if lies != _lies(base):
                     handle.view = shape, strides, offset - base.storage_offset()

@@ -39,6 +39,12 @@ _HOSTED: Final = frozenset({_aten._pack_padded_sequence})
 
 _COPIES: Final = frozenset({_aten._to_copy, _aten.copy_})
 
+AUTOCASTS: Final = {
+    "cpu": torch._C.DispatchKey.AutocastCPU,
+    "cuda": torch._C.DispatchKey.AutocastCUDA,
+}
+"""The keys of autocast, by the kinds of device that it is on for."""
+
 _PLAIN: Final = re.compile(
     r"(Optional\[|List\[)*(bool|int|float|complex|number|str|Device|Generator)\]*"
 )
@@ -62,6 +68,7 @@ class Operation:
     random numbers; if it is ``hosted``, what it gives on the host comes of what it is
     given there; if it ``may_wait``, its arguments decide. A ``composite`` one is others
     one after the other, as which torch gives it to a mode but in inference mode.
+    On the devices in ``autocasts``, autocast has kernels of its own for it.
     """
 
     def __init__(self, func: Any) -> None:
@@ -81,6 +88,7 @@ class Operation:
         self.may_wait = packet in _INDEXES or packet is _aten.repeat_interleave
         own = _has(func, "CUDA")
         self.composite = _has(func, "CompositeImplicitAutograd") and not own
+        self.autocasts = [k for k, key in AUTOCASTS.items() if _has(func, key.name)]
 
     def tensors(
         self, args: tuple[Any, ...], given: Mapping[str, Any]

@@ -7,7 +7,7 @@ among them; a weak reference to it tells when.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -116,6 +116,14 @@ class Storages:
             # So the bytes stay as long as it does, whatever becomes of all else.
             theirs.sapwood = _Lent(storage, self)
         return theirs
+
+    def share(self, storages: Iterable[Storage], stream: Any) -> None:
+        """Have torch, too, wait for one of its streams before it reuses these bytes."""
+        for ours in storages:
+            known = self._made.get(id(ours))
+            theirs = None if known is None else known()
+            if theirs is not None:
+                tensor_over((0,), (1,), torch.uint8, theirs).record_stream(stream)
 
     def alias(self, tensor: Any, freed: Callable[[], None]) -> Any:
         """Return a tensor like one, by a storage of its own of the same bytes.

@@ -278,8 +278,22 @@ class TorchFramework(GuestFramework):
         finally:
             self._thread.within.remove(within)
             self.went_back = watcher.went_back
-            if counts:
+            if around is not None:
+                self._share(watching, around)
                 watching.room = Size(self._allocated() - before)
+
+    def _share(self, watching: Session, around: Any) -> None:
+        """Have memory last until both streams of a warm-up are done with it.
+
+        Autograd goes back through it on the stream aside, through what is behind it on
+        the other, and lets go of what is saved while kernels that use it are waiting.
+        """
+        if self.storages is None:
+            return
+        self.storages.share(watching.made, around)
+        if torch.is_grad_enabled():
+            others = (each for each in watching.used if each not in watching.made)
+            self.storages.share(others, self.theirs(self.aside()))
 
     @contextmanager
     def resting(self) -> Iterator[None]:

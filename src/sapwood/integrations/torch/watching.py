@@ -7,7 +7,7 @@ is one operation, whatever is in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from operator import attrgetter
@@ -27,6 +27,7 @@ from sapwood.integrations.torch.compiled import listening, put_off
 from sapwood.integrations.torch.constants import brought, lifted
 from sapwood.integrations.torch.moments import Moments, Uses
 from sapwood.integrations.torch.operations import (
+    AUTOCASTS,
     Operation,
     constants_of,
     flat,
@@ -198,6 +199,11 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
             self._line = outside
         self._end(uses)
 
+    def gave(self, results: Any) -> None:
+        """Note what a compiled graph returns."""
+        if not self._captures:
+            self._made_now(results)
+
     def _note_uses(self, uses: Uses) -> None:
         for storage, writes in uses:
             self.session.uses(storage, writes=writes)
@@ -259,15 +265,16 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
             # What is made of other tensors says by operations on those what it does.
             return NotImplemented
         op = operation_of(func)
-        if op.composite:
-            with _with_views(), self._again():
-                # Not `decompose`: of some, torch has another form in Python besides,
-                # which gives other bits.
-                return func._op_dk(_COMPOSITE, *args, **given)
-        if op.packet is _aten.record_stream:
-            # It computes nothing, and tells whose memory it is to those who ask.
-            return func(*args, **given)
-        return self._done(func, op, args, given)
+        with _with_casts(op.autocasts):
+            if op.composite:
+                with _with_views(), self._again():
+                    # Not `decompose`: of some, torch has another form in Python
+                    # besides, which gives other bits.
+                    return func._op_dk(_COMPOSITE, *args, **given)
+            if op.packet is _aten.record_stream:
+                # It computes nothing, and tells whose memory it is to those who ask.
+                return func(*args, **given)
+            return self._done(func, op, args, given)
 
     def _done(
         self, func: Any, op: Operation, args: tuple[Any, ...], given: Mapping[str, Any]
@@ -466,6 +473,24 @@ def _with_views() -> AbstractContextManager[object]:
         _C._dispatch_tls_local_include_set(), exclude
     )
     return guard
+
+
+@contextmanager
+def _with_casts(own: Collection[str]) -> Iterator[None]:
+    """Let autocast take part in what an operation is made of, where it does untold.
+
+    A mode is told below autocast, which stays off from there on. It is to be off only
+    within operations for which it has kernels of its ``own``, on these devices.
+    """
+    include = _C._dispatch_tls_local_include_set()
+    exclude = _C._dispatch_tls_local_exclude_set()
+    with _C._RestorePythonTLSSnapshot():
+        # As at the operation: whether autocast is on is not to be seen below it.
+        for kind, key in AUTOCASTS.items():
+            if kind not in own and torch.is_autocast_enabled(kind):
+                exclude = exclude.remove(key)
+        with _C._ForceDispatchKeyGuard(include, exclude):
+            yield
 
 
 put_off(Watcher.__torch_dispatch__)
