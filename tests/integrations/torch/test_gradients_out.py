@@ -497,3 +497,49 @@ def test_a_copy_of_a_module_has_gradients_of_its_own(rt, same):
         fs[1](x * 2).sum().backward()
     one, other = ([each.grad for each in model.parameters()] for model in models)
     same(other[0], one[0] * 2)
+
+
+class Dropping(nn.Module):
+    """Attention of which some is dropped, by seeds that it saves for backward."""
+
+    def forward(self, q, k, v):
+        with nn.attention.sdpa_kernel(nn.attention.SDPBackend.EFFICIENT_ATTENTION):
+            return F.scaled_dot_product_attention(q, k, v, dropout_p=0.3)
+
+
+def test_what_is_dropped_is_dropped_in_backward(alike):
+    """Seeds are on the host eagerly, and on the device in recordings."""
+
+    def program(w):
+        f = w.graph(cuda(Dropping()))
+        for _ in range(CALLS):
+            q, k, v = (w.values(2, 2, 8, 16).requires_grad_() for _ in range(3))
+            f(q, k, v).square().sum().backward()
+            yield q.grad, k.grad, v.grad
+
+    assert alike(program).count("replays") >= CALLS // 2
+
+
+def test_memory_lasts_until_both_streams_are_done(alike):
+    """Autograd lets go of what was saved while a slower stream still has to use it."""
+    large = 4096
+
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(large, large)
+
+        def forward(self, h, other):
+            return self.inner(h) * other.tanh()
+
+    def program(w):
+        block = cuda(Mixed())
+        f = w.graph(block)
+        for _ in range(4):
+            block.zero_grad()
+            h, other = (w.values(large, large).requires_grad_() for _ in range(2))
+            # What is computed nobody else has, once it is let go of.
+            f(h * 2, other * 2).mean().backward()
+            yield h.grad.sum(), other.grad.sum(), block.inner.weight.grad.sum()
+
+    alike(program)

@@ -18,8 +18,7 @@ from sapwood.integrations.cupy.memory import Memory, Place, pointer
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import reach
-from sapwood.tree.record.host_data import READ_OUTSIDE, host_data, is_constant
-from sapwood.tree.watch import session
+from sapwood.tree.record.host_data import host_data, is_constant
 from sapwood.units import Size
 
 _METHODS: Final = (
@@ -34,10 +33,7 @@ _METHODS: Final = (
 
 
 class Array(cupy.ndarray):  # type: ignore[misc]
-    """An array of CuPy's; ``numpy.asarray(x)`` reads its values on the host.
-
-    A graphed function may not read them, and cannot: that is refused by line.
-    """
+    """An array of CuPy's; ``numpy.asarray(x)`` reads its values on the host."""
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         if copy is False:
@@ -50,9 +46,6 @@ class Array(cupy.ndarray):  # type: ignore[misc]
 
     def get(self, *args: Any, **options: Any) -> Any:
         """Return the values on the host; CuPy says what the arguments are."""
-        watching = session.current()
-        if watching is not None:
-            watching.refuse("a value is needed on the host", READ_OUTSIDE)
         if type(self.data.mem) is Memory:
             self.data.mem.storage.check()
         return super().get(*args, **options)
@@ -65,10 +58,8 @@ class Array(cupy.ndarray):  # type: ignore[misc]
         if type(self.data.mem) is Memory and self.data.mem.storage.stale is not None:
             about = f"shape={self.shape}, dtype={self.dtype}"
             return f"sapwood.Array({about}, stale: {self.data.mem.storage.stale})"
-        return repr(self.get())
-
-    def __str__(self) -> str:
-        return str(self.get())
+        shown: str = super().__repr__()
+        return shown
 
     @property
     def address(self) -> int:

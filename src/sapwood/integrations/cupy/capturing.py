@@ -1,7 +1,7 @@
 """What CuPy's own functions do in a capture, where their own way cannot be captured.
 
-They are replaced for as long as anybody captures; calls of other threads, and those of
-eager regions, go on to CuPy's.
+They are replaced for as long as anybody is watched; calls of other threads, and those
+of eager regions, go on to CuPy's. So do those of warm-ups, but for reads on the host.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from cupy import _core
 from sapwood.integrations.cupy.constants import brought
 from sapwood.integrations.cupy.products import dot, matmul, tensordot
 from sapwood.tree.record.host_data import host_data, is_constant
+from sapwood.tree.record.reading import TELL, Reading, bits_of
 from sapwood.tree.watch import session
 
 Original = Callable[..., Any]
@@ -229,6 +230,42 @@ def _product(original: Original, a: Any, b: Any) -> Any:
     return _matmul(lambda *_: original(a, b), a, b)
 
 
+_READING: Final = Reading("x.get()", lambda array: bits_of(array.get()))
+"""What floats, masks and all else that CuPy wants of an array on the host come to."""
+
+
+def _get(
+    original: Original,
+    array: Any,
+    stream: Any = None,
+    order: Any = "C",
+    out: Any = None,
+    blocking: Any = True,
+) -> Any:
+    """Return the values on the host, as an eager region, where that can be one."""
+    watching = session.current()
+    whole = stream is None and out is None and watching is not None
+    if not whole or not watching.may_read(array.nbytes):
+        return original(array, stream, order, out, blocking)
+    kept = "F" if order != "C" and array.flags.f_contiguous else "C"
+    host = np.empty(array.shape, array.dtype, kept)
+    read = watching.live(_READING, (array,), {})
+    if array.size != 1:
+        read = np.frombuffer(read, array.dtype).reshape(array.shape)
+    host[...] = read
+    return host
+
+
+def _text(original: Original, array: Any, *args: Any) -> str:
+    """Return a text of an array, which is for somebody whom no replay would tell."""
+    watching = session.current()
+    if watching is not None:
+        watching.refuse("a value is needed on the host", TELL)
+    with session.entered(None):
+        shown: str = original(array, *args)
+    return shown
+
+
 _MATMUL: Final[Any] = cupy.matmul._ops_register  # noqa: SLF001 - what it calls
 _REPLACED: Final[tuple[tuple[Any, str, Replacement], ...]] = (
     (cupy.ndarray, "__matmul__", _product),
@@ -245,6 +282,12 @@ _REPLACED: Final[tuple[tuple[Any, str, Replacement], ...]] = (
     (_core, "asfortranarray", _by_columns),
     (_core, "concatenate_method", _concatenate),
 )
+_READS: Final[tuple[tuple[Any, str, Replacement], ...]] = (
+    (cupy.ndarray, "get", _get),
+    (cupy.ndarray, "__format__", _text),
+    (cupy.ndarray, "__repr__", _text),
+    (cupy.ndarray, "__str__", _text),
+)
 
 _lock: Final = threading.Lock()
 _now: list[ExitStack] = []
@@ -253,7 +296,7 @@ _count = 0
 
 @contextmanager
 def replaced() -> Iterator[None]:
-    """Have CuPy's functions do in this thread's capture what can be captured."""
+    """Have CuPy's functions do, where this thread is watched, what can be captured."""
     global _count  # noqa: PLW0603 - as CuPy's functions are
     with _lock:
         _count += 1
@@ -270,23 +313,25 @@ def replaced() -> Iterator[None]:
 
 def _replace() -> ExitStack:
     stack = ExitStack()
-    for owner, name, replacement in _REPLACED:
-        original = getattr(owner, name)
+    for owner, name, replacement in (*_REPLACED, *_READS):
+        original, reads = getattr(owner, name), replacement in (_get, _text)
         if name in vars(owner):
             stack.callback(setattr, owner, name, original)
         else:
             stack.callback(delattr, owner, name)
-        setattr(owner, name, _captured_by(replacement, original))
+        setattr(owner, name, _captured_by(replacement, original, reads=reads))
     return stack
 
 
-def _captured_by(replacement: Replacement, original: Original) -> Original:
+def _captured_by(
+    replacement: Replacement, original: Original, *, reads: bool
+) -> Original:
     ours = partial(replacement, original)
 
     @wraps(original, assigned=("__name__", "__doc__"), updated=())
     def call(*args: Any, **options: Any) -> Any:
         watching = session.current()
-        if watching is None or watching.tolerant:
+        if watching is None or (watching.tolerant and not reads):
             return original(*args, **options)
         return ours(*args, **options)
 

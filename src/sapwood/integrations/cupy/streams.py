@@ -184,7 +184,7 @@ class CupyFramework(GuestFramework):
         stream = self.raw() if self.included() else None
         with (
             cupy.cuda.using_allocator(allocator(allocate, self)),
-            replaced() if strict else nullcontext(),
+            replaced() if watching is not None else nullcontext(),
             theirs.watched(stream) if theirs else nullcontext(),
         ):
             before = self._outside.allowed = _may_wait()

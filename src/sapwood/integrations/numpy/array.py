@@ -13,7 +13,6 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from sapwood.integrations.numpy.copies import (
-    TELL,
     assign,
     converted,
     download,
@@ -30,6 +29,7 @@ from sapwood.integrations.numpy.functions import (
     power,
 )
 from sapwood.integrations.numpy.launch import mutate
+from sapwood.tree.record.reading import TELL
 
 _UNLIKE: Final = (type(None), str, bytes)
 """What no element of an array equals."""

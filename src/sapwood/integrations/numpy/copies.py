@@ -20,6 +20,7 @@ from sapwood.integrations.numpy.faced import A, Faced
 from sapwood.integrations.numpy.launch import empty, made, mutate, needless
 from sapwood.memory.device import Device
 from sapwood.tree.record.host_data import READ_OUTSIDE, host_data, is_constant
+from sapwood.tree.record.reading import TELL, Reading, bits_of
 from sapwood.tree.watch import session
 from sapwood.units import Size
 
@@ -56,33 +57,9 @@ def upload(kind: type[A], device: Device, host: Any) -> A:
     return array
 
 
-TELL: Final = (
-    "Print it outside the graphed function, or in one that is marked with @sw.eager"
-)
-
-
-class _Read:
-    """Reads an array on the host, as an eager region that is called as the user asked.
-
-    Of one element it returns the value, of others the bytes of all, in C order. The
-    value is NumPy's: Python's number would lose bits of a NaN.
-    """
-
-    runs: Callable[..., Any] = bytes  # it names no array
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __call__(self, array: Faced) -> Any:
-        host = _host(array)
-        return host.reshape(())[()] if host.size == 1 else host.tobytes()
-
-    def held(self) -> Callable[[], _Read]:
-        """Return what gives this."""
-        return lambda: self
-
-
-_reading: Final = lru_cache(maxsize=64)(_Read)
+@lru_cache(maxsize=64)
+def _reading(what: str) -> Reading:
+    return Reading(what, lambda array: bits_of(_host(array)))
 
 
 def download(array: Faced, what: str, remedy: str = READ_OUTSIDE) -> layouts.Array:

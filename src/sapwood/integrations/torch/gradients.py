@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.hooks import RemovableHandle
 
 from sapwood.integrations.torch.asking import capturing, generator_of
+from sapwood.integrations.torch.watching import as_seed
 from sapwood.tree.call.integration import text_of
 from sapwood.tree.guards.owners import owner_of_class
 from sapwood.tree.nests.containers import Alike, arrays_in, flatten, unflatten
@@ -102,7 +103,7 @@ def _unpacked(handle: _Handle) -> Any:
     if saved is not None:
         base = saved[handle.place]
         if not handle.view:
-            return base.cpu() if handle.seed and not capturing() else base
+            return as_seed(base) if handle.seed and not capturing() else base
         shape, strides, beyond = handle.view
         return base.as_strided(shape, strides, base.storage_offset() + beyond)
     if handle.tensor._version != handle.version:
@@ -281,7 +282,10 @@ class _Run:
             result = unflatten(structure, leaves) if given else result
             return result, (), (), _NOWHERE
         if watching.breaks:
-            raise Refused("it calls an eager region, and its result requires grad")
+            raise Refused(
+                "it calls an eager region, or reads a value on the host, and its result "
+                "requires grad"
+            )
         if RemovableHandle.next_id != self._hooks:
             raise Refused("the function registers hooks, and its result requires grad")
         if _pushes.count != self._pushes:

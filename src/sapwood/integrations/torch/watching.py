@@ -7,11 +7,12 @@ is one operation, whatever is in it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from operator import attrgetter
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Final, Self
 from weakref import WeakSet
 
@@ -21,6 +22,7 @@ from torch.utils._python_dispatch import (
     _disable_current_modes,
     _get_current_dispatch_mode_stack,
 )
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from sapwood.errors import DriverError
 from sapwood.integrations.torch.compiled import listening, put_off
@@ -39,6 +41,8 @@ from sapwood.integrations.torch.operations import (
 from sapwood.integrations.torch.storages import Storages
 from sapwood.tree.call.integration import text_of
 from sapwood.tree.guards.standard import BYTES
+from sapwood.tree.record.reading import Reading
+from sapwood.tree.watch import session
 from sapwood.tree.watch.session import Session, helped, user_line
 
 _HOST: Final = (
@@ -70,7 +74,19 @@ _EIGH: Final = (
     "Call it outside the graphed function, or in a function marked with @sw.eager",
 )
 _COMPOSITE: Final = torch._C.DispatchKey.CompositeImplicitAutograd
+_REMEMBERS: Final = torch._C.DispatchKey.PythonTLSSnapshot
 _aten: Final[Any] = torch.ops.aten
+_CHECKS: Final = frozenset({_aten._linalg_check_errors})
+"""Operations that raise by what they read, behind what a capture may not take."""
+
+_READS: Final = {
+    _aten._local_scalar_dense: "x.item()",
+    _aten._to_copy: "x.cpu()",
+    _aten._unique2: "torch.unique",
+    _aten.index: "x[mask]",
+}
+"""How users ask for what is read on the host, where it has another name."""
+
 _C: Final[Any] = torch._C
 _NOT_ITSELF: Final = torch.Tensor.__torch_dispatch__
 """What classes have whose tensors leave it to torch what operations on them do."""
@@ -285,6 +301,8 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         if not all(map(is_dense, here)):
             self._refused("a sparse or nested tensor is used", _DENSE)
             return func(*args, **given)
+        if self._may_read(op, args, given, tensors, here):
+            return self._read(func, op, args, given)
         self._refuse(op, args, given, tensors, here)
         self._note_backward()
         if not self._regions and (here or makes(given, self._kind)):
@@ -305,12 +323,56 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         if not self._captures:
             self._made_now(result)
             if here:
-                # Seeds, as of attention, which are the device's own in a capture.
-                self._note_made(result)
-                self._seeds.update(
-                    each.untyped_storage() for each in self._on_host(result)
-                )
+                # Of attention, for example.
+                self.seeds(result)
         return result
+
+    def _may_read(
+        self,
+        op: Operation,
+        args: tuple[Any, ...],
+        given: Mapping[str, Any],
+        tensors: list[tuple[Any, bool]],
+        here: list[tuple[Any, bool]],
+    ) -> bool:
+        """Return whether an operation that the host waits for can be an eager region.
+
+        It gives plain values, tensors whose shapes are some, or a copy on the host.
+        """
+        leaves = op.packet is _aten._to_copy and _leaves(args[0], given, self._kind)
+        if not (leaves or op.waits(args, given)) or op.packet in _CHECKS:
+            return False
+        only_here = len(here) == len(tensors) and not any(w for _, w in tensors)
+        # Autograd's threads have no session, and no region can run there.
+        apart = self._regions or session.current() is not self.session
+        size = args[0].nbytes if leaves else 0
+        return only_here and not apart and not _tells() and self.session.may_read(size)
+
+    def _read(
+        self, func: Any, op: Operation, args: tuple[Any, ...], given: Mapping[str, Any]
+    ) -> Any:
+        """Run an operation as an eager region; return what it gives."""
+        each, form = tree_flatten((args, dict(given)))
+        tensors = [x for x in each if isinstance(x, torch.Tensor)]
+        rest = [None if isinstance(x, torch.Tensor) else (x,) for x in each]
+
+        def read(*arrays: Any) -> Any:
+            left = iter(arrays)
+            filled = [next(left) if x is None else x[0] for x in rest]
+            own, named = tree_unflatten(filled, form)
+            return _packed(func(*own, **named))
+
+        part = Reading(_READS.get(op.packet, f"torch.{op.packet.__name__}"), read)
+        result = _unpacked(self.session.live(part, (*tensors,), {}))
+        if not self._captures:
+            self._made_now(result)
+        self._note_made(result)
+        return result
+
+    def seeds(self, made: Any) -> None:
+        """Take tensors on the host for what a capture has on the device."""
+        self._note_made(made)
+        self._seeds.update(each.untyped_storage() for each in self._on_host(made))
 
     def _hosts(self, tensors: Iterable[tuple[Any, bool]]) -> list[Any]:
         """Return those of the tensors that are only read, and lie on the host."""
@@ -475,6 +537,71 @@ def _with_views() -> AbstractContextManager[object]:
     return guard
 
 
+def as_seed(tensor: Any) -> Any:
+    """Return a tensor on the host, for an operation that wants it there eagerly."""
+    modes = _get_current_dispatch_mode_stack()
+    with _disable_current_modes():
+        seed = tensor.cpu()
+    for each in modes:
+        if isinstance(each, Watcher):
+            each.seeds(seed)
+    return seed
+
+
+def _leaves(tensor: Any, given: Mapping[str, Any], kind: str) -> bool:
+    """Return whether a copy of a tensor is to be on the host."""
+    wanted = given.get("device")
+    there = wanted is not None and torch.device(wanted).type == "cpu" != kind
+    return there and tensor.device.type == kind and not given.get("pin_memory")
+
+
+def _tells() -> bool:
+    """Return whether a tensor is made a text of, which is only told to somebody."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - made for this
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == _TEXTS or (
+            code.co_name == "__format__" and code.co_filename == _TENSORS
+        ):
+            return True
+        frame = frame.f_back
+    return False
+
+
+_TEXTS: Final = torch._tensor_str.__file__
+_TENSORS: Final = torch._tensor.__file__
+
+
+def _packed(result: Any) -> Any:
+    """Return what an operation gives as plain values, and tensors beside their kind."""
+    if isinstance(result, (list, tuple)):
+        return tuple(map(_packed, result))
+    if not isinstance(result, torch.Tensor):
+        return result
+    if result.device.type != "cpu":
+        return "here", result
+    plain = result.detach().resolve_conj().resolve_neg()
+    form = str(plain.dtype), tuple(plain.shape), plain.stride()
+    flat = plain.reshape(-1).clone().view(torch.uint8)
+    return "host", bytes(flat.tolist()), *form
+
+
+def _unpacked(told: Any) -> Any:
+    """Return what an operation gave, of which plain values were made."""
+    if not isinstance(told, tuple):
+        return told
+    if told[:1] == ("here",):
+        return told[1]
+    if told[:1] != ("host",):
+        return tuple(map(_unpacked, told))
+    _, data, kind, shape, strides = told
+    dtype = getattr(torch, kind.removeprefix("torch."))
+    made = torch.empty_strided(shape, strides, dtype=dtype)
+    if data:
+        made.copy_(torch.frombuffer(bytearray(data), dtype=dtype).view(shape))
+    return made
+
+
 @contextmanager
 def _with_casts(own: Collection[str]) -> Iterator[None]:
     """Let autocast take part in what an operation is made of, where it does untold.
@@ -483,7 +610,8 @@ def _with_casts(own: Collection[str]) -> Iterator[None]:
     within operations for which it has kernels of its ``own``, on these devices.
     """
     include = _C._dispatch_tls_local_include_set()
-    exclude = _C._dispatch_tls_local_exclude_set()
+    # What is called in this is to remember, too, how things were there.
+    exclude = _C._dispatch_tls_local_exclude_set().remove(_REMEMBERS)
     with _C._RestorePythonTLSSnapshot():
         # As at the operation: whether autocast is on is not to be seen below it.
         for kind, key in AUTOCASTS.items():

@@ -1,0 +1,150 @@
+"""What functions read on the host decides what follows: each value has its recording."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.gpu
+CALLS = 18
+
+
+def _loop(x):
+    """Halve until nothing is large."""
+    n = 0
+    while (x > 1).any():
+        x, n = x / 2, n + 1
+    return x, n
+
+
+def _raises(x):
+    """Raise by a value, and catch it."""
+    try:
+        if x[0] > 1:
+            raise KeyError(x[0].item())
+        return x + 1, None
+    except KeyError as error:
+        return x - 1, error.args
+
+
+def _in_modes(x):
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        y = torch.outer(x, x) @ x
+        return y * 2 if y.sum() > 20 else y
+
+
+def _written(x):
+    y = x.clone()
+    y[y > 1] = y[y > 1] * 3
+    return y
+
+
+READS = {
+    "if": lambda x: x + 1 if x.sum() > 4 else x * 2,
+    "both": lambda x: (x > 1).sum() > 1 and x.sum() < 9,
+    "item": lambda x: (x * x[1].item(), x[1].item()),
+    "float": lambda x: x * float(x[0]),
+    "complex": lambda x: x * complex(x[0]).real,
+    "index": lambda x: x[: int(x.argmax()) + 1] * 2,
+    "tolist": lambda x: (x * len(x.tolist()), x.tolist()),
+    "numpy": lambda x: x + float(x.cpu().numpy()[1]),
+    "back": lambda x: x + x.cpu().cumsum(0).to(x.device),
+    "to another dtype": lambda x: x.to("cpu", torch.float64).sum().item(),
+    "equal": lambda x: -x if torch.equal(x, x.abs()) else x,
+    "allclose": lambda x: x * torch.allclose(x, x * 0 + 1),
+    "nonzero": lambda x: x[(x - 1).nonzero()[:, 0]] * 3,
+    "mask": lambda x: x[x > -1] * 2,
+    "masked_select": lambda x: x.masked_select(x > 1).sum(),
+    "unique": lambda x: torch.unique((x / 2).round(), return_inverse=True),
+    "repeat_interleave": lambda x: x.repeat_interleave((x + 2).int()),
+    "parts": lambda x: [each + 1 for each in x.split(1 + int(x[0] > 1))],
+    "max": lambda x: max(x[0], x[1]) + x,
+    "range": lambda x: sum((x for _ in range(int(x.argmax()))), x),
+    "loop": _loop,
+    "raises": _raises,
+    "in modes": _in_modes,
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_what_is_read_decides(alike, read):
+    """Each call goes its own way; all three are replayed in the end."""
+    fn = READS[read]
+
+    def program(w):
+        f, kept = w.graph(fn), []
+        for i in range(CALLS):
+            kept.append(f(torch.tensor([3.0, 1.0, 2.0], device="cuda") - i % 3))
+            yield kept[-3:]
+        yield kept
+
+    assert alike(program).count("replays") >= CALLS - 10
+
+
+def test_what_is_read_and_written(alike):
+    """Where a mask decides what is written, calls are as eager ones."""
+
+    def program(w):
+        f = w.graph(_written)
+        for i in range(CALLS):
+            yield f(torch.tensor([3.0, 1.0, 2.0], device="cuda") - i % 3)
+
+    with pytest.warns(Warning, match="runs eagerly"):
+        alike(program)
+
+
+def test_a_text_is_for_somebody(alike, capsys):
+    """A function that prints a tensor runs eagerly, and prints each time."""
+
+    def shown(x):
+        print(x, f"{x.sum()}")  # noqa: T201 - what is tested
+        return x * 2
+
+    def program(w):
+        f = w.graph(shown)
+        for i in range(4):
+            yield f(torch.full((2,), float(i % 2), device="cuda"))
+
+    with pytest.warns(Warning, match="runs eagerly: a value is needed on the host"):
+        alike(program)
+    assert len(capsys.readouterr().out.splitlines()) == 8
+
+
+def test_what_is_always_new_runs_eagerly(alike):
+    """It is said once, with the line."""
+
+    def program(w):
+        f = w.graph(lambda x: x * x.sum().item())
+        for i in range(60):
+            yield f(torch.full((2,), float(i), device="cuda"))
+
+    with pytest.warns(Warning, match="x.item()") as told:
+        alike(program)
+    assert len(told) == 1
+
+
+def test_steps_that_are_scaled(alike):
+    """A step whose scaler looks for overflows is replayed, and skips where it found."""
+
+    def program(w):
+        model = torch.nn.Linear(4, 4).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        scaler = torch.amp.GradScaler("cuda", init_scale=2.0**10)
+
+        @w.graph
+        def step(x):
+            optimizer.zero_grad(set_to_none=False)
+            with torch.autocast("cuda", torch.float16):
+                loss = model(x).square().mean()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+            return loss.detach()
+
+        for i in range(CALLS):
+            x = w.values(8, 4) * (1e30 if i % 5 == 4 else 1)
+            yield step(x), [*model.parameters()]
+
+    assert alike(program).count("replays") >= CALLS // 2
