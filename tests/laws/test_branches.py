@@ -330,3 +330,13 @@ def test_a_longer_way_that_strays(agree):
             yield kept[-3:], x, y, state["w"]
 
     agree(program)
+
+
+@pytest.mark.parametrize("turns", [2, 3, 4, 6, 8, 12])
+def test_values_that_take_turns(rt, turns):
+    """However many there are, warm-ups and captures come to meet the same ones."""
+    f = rt.graph(lambda x: x * float(x.max()))
+    for i in range(turns * turns + 12 * turns):
+        before, x = f.stats().replays, rt.array(np.full(2, float(i % turns)))
+        assert np.asarray(f(x)).tolist() == [float(i % turns) ** 2] * 2
+    assert f.stats().replays == before + 1

@@ -65,11 +65,14 @@ def test_inference_mode_gives_the_bits_of_eager_calls(rt, same, name, inside):
         same(found, plain(x))
 
 
-@pytest.mark.parametrize("name", ["eigh", "eigvalsh", "svd", "lstsq", "inv"])
-def test_what_no_capture_takes_raises_nothing(rt, name):
+SOLVERS = "cholesky", "det", "eig", "eigh", "eigvalsh", "inv", "lstsq", "qr", "svd"
+
+
+@pytest.mark.parametrize("name", [*SOLVERS, "slogdet", "solve"])
+def test_what_no_capture_takes_raises_nothing(rt, name, record_property):
     """Neither in these calls nor in others, behind a recording that fails."""
     op = getattr(torch.linalg, name)
-    args = [1] if name == "lstsq" else []
+    args = [1] if name in ("lstsq", "solve") else []
 
     def fn(x):
         y = x @ x.T + 5 * torch.eye(4, device="cuda")
@@ -80,3 +83,5 @@ def test_what_no_capture_takes_raises_nothing(rt, name):
         found, expected = f(x), fn(x)
         for pair in zip(found, expected, strict=True):
             assert torch.equal(*pair) or name == "lstsq"
+    record_property("replays", f.stats().replays)
+    print(name, "replays", f.stats().replays, f.stats().skipped)  # noqa: T201

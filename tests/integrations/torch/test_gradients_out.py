@@ -443,7 +443,7 @@ def test_nothing_is_kept(rt):
             torch.cuda.synchronize()
             mapped = rt.memory_stats()["pages.mapped"]
             used.append((torch.cuda.memory_allocated(), mapped))
-    assert used[-1] == used[1]
+    assert used[-1] == used[1], used
     gc.collect()
     held = torch.cuda.memory_allocated()
     del f, model

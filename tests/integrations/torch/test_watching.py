@@ -109,6 +109,34 @@ def test_products_with_parameters_are_the_same_in_each_mode(watch):
     assert told(torch.no_grad) == told(torch.inference_mode) == plain
 
 
+PRODUCTS = {
+    "bilinear": lambda x: torch.nn.functional.bilinear(x, x, torch.ones(2, 4, 4)),
+    "einsum": lambda x: torch.einsum("ij,kj->ik", x, x),
+    "gru": torch.nn.GRU(4, 4),
+    "in a linear one": lambda x: torch.nn.functional.linear(x @ x, x),
+    "matrix power": lambda x: torch.linalg.matrix_power(x, 3),
+    "off within": lambda x: torch.autocast("cpu", enabled=False)(PRODUCTS["einsum"])(x),
+    "tensordot": lambda x: torch.tensordot(x, x, 1),
+    "vmap": torch.vmap(lambda x: torch.outer(x, x) @ x),
+}
+
+
+@pytest.mark.parametrize("mode", ["enable_grad", "no_grad", "inference_mode"])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_autocast_takes_part_in_what_is_watched(watch, name, mode):
+    """In what operations are made of, too, where modes are told of the whole."""
+    fn, found = PRODUCTS[name], []
+    torch.manual_seed(5)
+    x = torch.randn(4, 4)
+    with getattr(torch, mode)(), torch.autocast("cpu", torch.bfloat16):
+        expected = fn(x)
+        watch(lambda: found.append(fn(x)), kind="cpu", tolerant=True)
+    pairs = [*zip(found[0], expected, strict=True)] if name == "gru" else []
+    for got, wanted in pairs or [(found[0], expected)]:
+        assert got.dtype == wanted.dtype
+        assert torch.equal(got, wanted)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
 def test_zeros_that_autograd_makes_are_no_memory(watch):
     """Derivatives of derivatives have such: they lie nowhere."""

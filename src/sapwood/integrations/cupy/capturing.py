@@ -256,6 +256,31 @@ def _get(
     return host
 
 
+def _solver(name: str) -> Replacement:
+    """Return what runs a function of ``cupy.linalg`` as an eager region.
+
+    CuPy captures no calls of cuSOLVER.
+    """
+
+    def call(original: Original, *args: Any, **options: Any) -> Any:
+        watching = session.current()
+        given = (*args, *options.values())
+        arrays = [each for each in given if isinstance(each, cupy.ndarray)]
+        if watching is None or not arrays or not watching.may_read(0):
+            return original(*args, **options)
+        rest = [None if isinstance(each, cupy.ndarray) else (each,) for each in given]
+
+        def solve(*arrays: Any) -> Any:
+            left = iter(arrays)
+            filled = [next(left) if each is None else each[0] for each in rest]
+            named = dict(zip(options, filled[len(args) :], strict=True))
+            return original(*filled[: len(args)], **named)
+
+        return watching.live(Reading(f"cupy.linalg.{name}", solve), (*arrays,), {})
+
+    return call
+
+
 def _text(original: Original, array: Any, *args: Any) -> str:
     """Return a text of an array, which is for somebody whom no replay would tell."""
     watching = session.current()
@@ -282,12 +307,23 @@ _REPLACED: Final[tuple[tuple[Any, str, Replacement], ...]] = (
     (_core, "asfortranarray", _by_columns),
     (_core, "concatenate_method", _concatenate),
 )
+_SOLVERS: Final = (
+    *("cholesky", "det", "eig", "eigh", "eigvals", "eigvalsh", "inv", "lstsq"),
+    *("matrix_rank", "pinv", "qr", "slogdet", "solve", "svd", "tensorinv"),
+    *("tensorsolve",),
+)
 _READS: Final[tuple[tuple[Any, str, Replacement], ...]] = (
     (cupy.ndarray, "get", _get),
     (cupy.ndarray, "__format__", _text),
     (cupy.ndarray, "__repr__", _text),
     (cupy.ndarray, "__str__", _text),
+    *(
+        (cupy.linalg, name, _solver(name))
+        for name in _SOLVERS
+        if hasattr(cupy.linalg, name)
+    ),
 )
+"""What warm-ups replace, too: these are the regions that captures are to meet."""
 
 _lock: Final = threading.Lock()
 _now: list[ExitStack] = []
@@ -314,7 +350,7 @@ def replaced() -> Iterator[None]:
 def _replace() -> ExitStack:
     stack = ExitStack()
     for owner, name, replacement in (*_REPLACED, *_READS):
-        original, reads = getattr(owner, name), replacement in (_get, _text)
+        original, reads = getattr(owner, name), (owner, name, replacement) in _READS
         if name in vars(owner):
             stack.callback(setattr, owner, name, original)
         else:

@@ -76,8 +76,11 @@ _EIGH: Final = (
 _COMPOSITE: Final = torch._C.DispatchKey.CompositeImplicitAutograd
 _REMEMBERS: Final = torch._C.DispatchKey.PythonTLSSnapshot
 _aten: Final[Any] = torch.ops.aten
-_CHECKS: Final = frozenset({_aten._linalg_check_errors})
-"""Operations that raise by what they read, behind what a capture may not take."""
+_SOLVES: Final = frozenset(
+    {_aten._linalg_eigh, _aten._linalg_eigvals, _aten._linalg_svd, _aten.linalg_eig}
+    | {_aten.linalg_lstsq}
+)
+"""Operations that no capture takes, and that always give the same shapes."""
 
 _READS: Final = {
     _aten._local_scalar_dense: "x.item()",
@@ -335,12 +338,13 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         tensors: list[tuple[Any, bool]],
         here: list[tuple[Any, bool]],
     ) -> bool:
-        """Return whether an operation that the host waits for can be an eager region.
+        """Return whether an operation that no capture takes can be an eager region.
 
-        It gives plain values, tensors whose shapes are some, or a copy on the host.
+        Where the host waits for it, it gives plain values, tensors whose shapes are
+        some, or a copy on the host.
         """
         leaves = op.packet is _aten._to_copy and _leaves(args[0], given, self._kind)
-        if not (leaves or op.waits(args, given)) or op.packet in _CHECKS:
+        if not (leaves or op.packet in _SOLVES or op.waits(args, given)):
             return False
         only_here = len(here) == len(tensors) and not any(w for _, w in tensors)
         # Autograd's threads have no session, and no region can run there.
@@ -360,7 +364,10 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
             left = iter(arrays)
             filled = [next(left) if x is None else x[0] for x in rest]
             own, named = tree_unflatten(filled, form)
-            return _packed(func(*own, **named))
+            result = func(*own, **named)
+            if op.packet not in _SOLVES:
+                return _packed(result)
+            return (*result,) if isinstance(result, tuple) else result
 
         part = Reading(_READS.get(op.packet, f"torch.{op.packet.__name__}"), read)
         result = _unpacked(self.session.live(part, (*tensors,), {}))

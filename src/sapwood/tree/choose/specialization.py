@@ -38,7 +38,8 @@ class Specialization:
     it ``remembers``: a cached function has computed something in a warm-up. If it
     is ``branching``, calls go different ways by values that regions return: ``ways``
     are the warm-ups of all of them, and ``astray`` weighs calls that went a new one
-    against those that were replayed.
+    against those that were replayed. Until one is recorded, ``due`` are the warm-ups
+    that come before the next of the captures, which went astray so ``often``.
     """
 
     def __init__(self, ambient_key: AmbientKey, max_variants: int) -> None:
@@ -55,7 +56,7 @@ class Specialization:
         self.misses: tuple[int, ...] = ()
         self.missing = self.wasted = 0
         self.reads_arguments = self.remembers = self.branching = False
-        self.astray = 0
+        self.astray = self.often = self.due = 0
         self.ways: list[Warm] = []
 
     @property
@@ -98,9 +99,21 @@ class Specialization:
         self.astray += _STRAY
         return self.astray > _ASTRAY
 
+    def captured_astray(self) -> bool:
+        """Note a capture that went a way of no warm-up, as `strays` does.
+
+        One more warm-up than after the last one is to come now: of values that take
+        turns, every second call might meet the same ones, and captures the others.
+        """
+        self.warm, self.often = None, self.often + 1
+        self.due = self.often
+        return self.strays()
+
     def warmed(self, warm: Warm) -> None:
         """Note a warm-up, and the way that it went."""
-        self.warm = warm
+        self.astray += self.due > 1
+        self.due = max(0, self.due - 1)
+        self.warm = None if self.due else warm
         self.branching |= warm.branches
         if self.branching:
             others = [way for way in self.ways if way.breaks != warm.breaks]
@@ -128,6 +141,8 @@ class Specialization:
 
     def add(self, node: Node) -> None:
         """Add a recording; those that copy less are tried first."""
+        if not self.nodes:
+            self.astray = self.often = 0  # from here on, calls can go on where it ends
         self.nodes.append(node)
         self.nodes.sort(key=lambda n: (n.escapes, len(n.ferries), n.copied_bytes))
 

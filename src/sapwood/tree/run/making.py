@@ -237,11 +237,9 @@ class Making:
             self.call_log.recorded(call, made.node)
             return (result,)
         self.recordings.discard(made.node)
-        if made.branched is not None:
-            specialization.warm = None  # the next one may be of this way
-            if specialization.strays():
-                fewer = CaptureError(unfit, where=made.branched, remedy=FEWER)
-                self.eagerly.cannot(specialization, fewer, call)
+        if made.branched is not None and specialization.captured_astray():
+            fewer = CaptureError(unfit, where=made.branched, remedy=FEWER)
+            self.eagerly.cannot(specialization, fewer, call)
         asks = warm is not None and warm.asks
         if isinstance(made.error, Caught) and self._doubts(made.error, asks=asks):
             return Strayed(made.error, begun)
