@@ -79,7 +79,7 @@ ONE = {"if", "mask", "numpy", "format"}
 
 TEXTS = {"format", "str", "repr", "formatted", "printed"}
 WRITTEN = {"pin"}
-"""These cannot be recorded; others are: see test_branches.py, and torch's test_reads."""
+"""These cannot be recorded; others are: see test_branches.py, and test_reads.py."""
 
 
 def _reads(torchs):

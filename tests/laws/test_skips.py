@@ -464,7 +464,7 @@ def test_another_kind_of_call_is_recorded_after_many_skips(agree):
 
     world = agree(run)
     assert world.count("replays") >= 8
-    assert world.count("passed_through") >= 80
+    assert world.count("passed_through") >= 50
 
 
 MANY = 300

@@ -22,12 +22,14 @@ class Program:
     """A program, and what is expected of it.
 
     It is recorded, unless ``skips``, a regular expression, says why not; ``either``:
-    it may be recorded all the same. ``gpu_only``: NumPy cannot run it.
+    it may be recorded all the same, and where what it reads ``decides``, that hangs on
+    the values. ``gpu_only``: NumPy cannot run it.
     """
 
     make: Callable[[Any, np.random.Generator], tuple[Any, ...]]
     skips: str | None = None
     either: bool = False
+    decides: bool = False
     gpu_only: bool = False
 
 

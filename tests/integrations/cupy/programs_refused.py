@@ -1,4 +1,4 @@
-"""Programs that CuPy cannot capture, or that need a value on the host: they skip."""
+"""Programs that CuPy cannot capture as a whole, or that need a value on the host."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import numpy as np
 
 from tests.integrations.cupy.programs_base import always, normal, program, whole
 
-HOST = "on the host"
-SOLVER = "cuSOLVER"
 
-
-@program(skips=HOST)
+@program(decides=True)
 def scaled_by_a_number(xp, rng):
     """The sum of an array, as a number of Python's."""
 
@@ -20,7 +17,7 @@ def scaled_by_a_number(xp, rng):
     return scale, lambda _: (normal(xp, rng, 40),)
 
 
-@program(skips=HOST)
+@program(decides=True)
 def a_branch(xp, rng):
     """What is computed depends on values."""
 
@@ -32,7 +29,7 @@ def a_branch(xp, rng):
     return clip, always(4 * normal(xp, rng, 40), 1.0)
 
 
-@program(skips=HOST)
+@program(decides=True)
 def newton_until_it_is_near(xp, rng):
     """As many steps as it takes."""
 
@@ -45,7 +42,7 @@ def newton_until_it_is_near(xp, rng):
     return roots, lambda _: (1 + xp.abs(normal(xp, rng, 20, dtype=np.float64)),)
 
 
-@program(skips=HOST)
+@program(decides=True)
 def selected_by_a_mask(xp, rng):
     """How long the result is depends on values."""
 
@@ -55,7 +52,7 @@ def selected_by_a_mask(xp, rng):
     return positive, lambda _: (normal(xp, rng, 60),)
 
 
-@program(skips=HOST)
+@program(decides=True)
 def places_that_are_not_zero(xp, rng):
     def places(x):
         rows, columns = xp.nonzero(x)
@@ -64,7 +61,7 @@ def places_that_are_not_zero(xp, rng):
     return places, lambda _: (whole(xp, rng, 0, 2, (7, 8)),)
 
 
-@program(skips=HOST)
+@program(decides=True)
 def counted_numbers(xp, rng):
     """Counts of whole numbers: CuPy asks for the largest."""
 
@@ -74,7 +71,7 @@ def counted_numbers(xp, rng):
     return count, lambda _: (whole(xp, rng, 0, 12, 200),)
 
 
-@program(skips=HOST)
+@program(decides=True)
 def each_number_once(xp, rng):
     def once(x):
         return xp.unique(x)
@@ -82,7 +79,7 @@ def each_number_once(xp, rng):
     return once, lambda _: (whole(xp, rng, 0, 30, 50),)
 
 
-@program(skips=SOLVER)
+@program()
 def a_linear_system(xp, rng):
     def solve(a, b):
         return xp.linalg.solve(a + 9 * xp.eye(8), b)
@@ -94,7 +91,7 @@ def a_linear_system(xp, rng):
     return solve, arguments
 
 
-@program(skips=SOLVER)
+@program()
 def low_rank(xp, rng):
     """The singular values of a matrix, and what the first two leave of it."""
 
@@ -105,7 +102,7 @@ def low_rank(xp, rng):
     return approximate, lambda _: (normal(xp, rng, 9, 6, dtype=np.float64),)
 
 
-@program(skips=SOLVER)
+@program()
 def correlated_draws(xp, rng):
     """Draws that a factor of their covariances makes depend on each other."""
 
@@ -121,7 +118,7 @@ def correlated_draws(xp, rng):
     return correlate, arguments
 
 
-@program(skips=SOLVER)
+@program()
 def modes_of_a_chain(xp, rng):
     """Frequencies of masses between springs."""
 

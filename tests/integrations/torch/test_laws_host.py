@@ -96,7 +96,7 @@ HIDDEN = {
 @pytest.mark.parametrize("tolerant", [True, False])
 @pytest.mark.parametrize("how", HIDDEN)
 def test_what_waits_in_an_operation_is_refused(rt, same, how, tolerant):
-    """By the capture at the latest, with the line; eagerly it goes on."""
+    """With ``fullgraph=True``, by the capture at the latest, with the line."""
     fn, x = HIDDEN[how], three()
     f = rt.graph(fn, fullgraph=not tolerant)
     if tolerant:
@@ -112,7 +112,7 @@ def test_what_waits_in_an_operation_is_refused(rt, same, how, tolerant):
     other = rt.graph(lambda x: x + 3, fullgraph=True)
     for _ in range(4):
         same(other(x), x + 3)
-    assert f.stats().recordings == f.stats().replays == 0
+    assert tolerant or f.stats().recordings == f.stats().replays == 0
 
 
 @pytest.mark.parametrize("how", HIDDEN)

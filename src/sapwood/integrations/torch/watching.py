@@ -564,7 +564,7 @@ def _leaves(tensor: Any, given: Mapping[str, Any], kind: str) -> bool:
 
 def _tells() -> bool:
     """Return whether a tensor is made a text of, which is only told to somebody."""
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - made for this
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
         if code.co_filename == _TEXTS or (
