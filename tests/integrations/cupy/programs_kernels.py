@@ -246,7 +246,7 @@ def sorts_of_dtypes(xp, rng):
     return sort, arguments
 
 
-@program(skips="on the host")
+@program()
 def choices(xp, rng):
     """One of several arrays for each element: choose, select, where, clip."""
 

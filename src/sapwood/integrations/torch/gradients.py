@@ -283,8 +283,8 @@ class _Run:
             return result, (), (), _NOWHERE
         if watching.breaks:
             raise Refused(
-                "it calls an eager region, or reads on the host, and its result requires "
-                "grad"
+                "it calls an eager region, or reads on the host, and its result "
+                "requires grad"
             )
         if RemovableHandle.next_id != self._hooks:
             raise Refused("the function registers hooks, and its result requires grad")
