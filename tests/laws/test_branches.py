@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
+from tests.support.frameworks import capturing
 
 SKIP = "ignore::sapwood.GraphSkipWarning"
 CALLS = 18
@@ -332,10 +333,11 @@ def test_a_longer_way_that_strays(agree):
     agree(program)
 
 
+@pytest.mark.parametrize("asks", [False, True])
 @pytest.mark.parametrize("turns", [2, 3, 4, 6, 8, 12])
-def test_values_that_take_turns(rt, turns):
+def test_values_that_take_turns(rt, turns, asks):
     """However many there are, warm-ups and captures come to meet the same ones."""
-    f = rt.graph(lambda x: x * float(x.max()))
+    f = rt.graph(lambda x: x * float(x.max()) + (0 * x if asks and capturing() else 0))
     for i in range(turns * turns + 12 * turns):
         before, x = f.stats().replays, rt.array(np.full(2, float(i % turns)))
         assert np.asarray(f(x)).tolist() == [float(i % turns) ** 2] * 2

@@ -39,7 +39,8 @@ class Specialization:
     is ``branching``, calls go different ways by values that regions return: ``ways``
     are the warm-ups of all of them, and ``astray`` weighs calls that went a new one
     against those that were replayed. Until one is recorded, ``due`` are the warm-ups
-    that come before the next of the captures, which went astray so ``often``.
+    that come before the next of the captures, which went astray so ``often``; all are
+    done ``apart``, as captures, once one was.
     """
 
     def __init__(self, ambient_key: AmbientKey, max_variants: int) -> None:
@@ -55,22 +56,24 @@ class Specialization:
         self.ambient: dict[str, History] = {}
         self.misses: tuple[int, ...] = ()
         self.missing = self.wasted = 0
-        self.reads_arguments = self.remembers = self.branching = False
+        self.reads_arguments = self.remembers = False
+        self.branching = self.apart = False
         self.astray = self.often = self.due = 0
         self.ways: list[Warm] = []
 
     @property
     def wants_another(self) -> bool:
-        """Whether another warm-up is to do the work of a capture.
+        """Whether the next warm-up is to do the work of a capture.
 
         Where code asks whether one is on, captures may meet what the first did not. If
         that is behind a region, or in what an object in the result holds, the call
         could not go on: parts have run, or nobody can take the object apart.
         """
         warm = self.warm
-        if warm is None or not warm.asks or warm.captured:
-            return False
-        return bool(warm.breaks) or self.unready > 0
+        if warm is None:
+            return self.apart
+        doubted = warm.asks and (bool(warm.breaks) or self.unready > 0)
+        return doubted and not warm.captured
 
     def told(self, answer: Callable[..., Any] | str | None) -> None:
         """Note what a source of recordings has said; None: it was not asked."""
@@ -111,10 +114,14 @@ class Specialization:
 
     def warmed(self, warm: Warm) -> None:
         """Note a warm-up, and the way that it went."""
+        self.branching |= warm.branches
+        self.apart |= warm.captured
+        self.warm = warm
+        if self.wants_another:
+            return
         self.astray += self.due > 1
         self.due = max(0, self.due - 1)
         self.warm = None if self.due else warm
-        self.branching |= warm.branches
         if self.branching:
             others = [way for way in self.ways if way.breaks != warm.breaks]
             self.ways = [*others[1 - WAYS :], warm]

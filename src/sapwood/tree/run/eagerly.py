@@ -98,18 +98,18 @@ class Eagerly:
         call, specialization, before = unfound
         recordings, strict = self.recordings, self.options.fullgraph
         cached = before.cached()
-        captured = specialization.wants_another and rerun is None
+        apart = specialization.apart if rerun else specialization.wants_another
         watching = Session(
             tolerant=not strict,
-            rehearses=not captured,
+            rehearses=not apart,
             splits=not strict,
-            as_captured=captured,
+            as_captured=apart,
             holds=before.holds,
             guarded=before.guards_hosts,
             reads=before.arrays,
         )
         live = Rehearsed(watching, recordings, lambda: self.look(call), before)
-        if captured:
+        if apart and rerun is None:
             watched = self._as_captured(live, call, before)
             if isinstance(watched, Strayed):
                 return self._strayed(watched, unfound)
@@ -204,8 +204,10 @@ class Eagerly:
         self, watching: Session, live: Rehearsed, before: Survey
     ) -> type[changes.Repeated] | UnionType:
         """Return which writes replays are to repeat."""
-        if watching.breaks:
-            # Behind an eager region, nobody would know how to take back a sum.
+        apart = watching.asks and not watching.as_captured
+        if watching.breaks and not apart:
+            # Behind an eager region, nobody would know how to take back a sum. One in
+            # front of a question may be none of the capture's.
             return changes.BoundArray
         follows = changes.Assigned | changes.Rebound
         if not any(isinstance(each, follows) for each in live.changes):
