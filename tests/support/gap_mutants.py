@@ -63,8 +63,15 @@ def _torch_mutants() -> tuple[Mutant, ...]:
         return ()
     from sapwood.integrations.torch import gradients
     from sapwood.integrations.torch.integration import TorchIntegration, _finished
+    from sapwood.integrations.torch.watching import Watcher
 
     return (
+        mutant(
+            "autocast is off in what operations are made of",
+            Watcher.__torch_dispatch__,
+            "_with_casts(op.autocasts)",
+            '_with_casts(("cpu", "cuda"))',
+        ),
         mutant(
             "the way back: one argument in two places is two",
             gradients._Run._own,
@@ -158,6 +165,24 @@ GAP_MUTANTS: Final = (
         Passage._turn,
         "self.begun.warm = self.cache.warm[other]",
         "pass",
+    ),
+    mutant(
+        "branches: values that take turns never meet",
+        Specialization.captured_astray,
+        "self.due = self.often",
+        "self.due = 1",
+    ),
+    mutant(
+        "branches: new ways are warmed up as they are eagerly",
+        Eagerly.warm_up,
+        "specialization.apart if rerun else",
+        "False if rerun else",
+    ),
+    mutant(
+        "what is read in front of a question refuses what is written",
+        Eagerly._repeats,
+        "if watching.breaks and not apart:",
+        "if watching.breaks:",
     ),
     mutant(
         "what a region left in arrays is not put there",

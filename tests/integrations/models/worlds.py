@@ -110,7 +110,8 @@ class World:
 class Replayed(World):
     """Where functions are graphed; ``answers`` say how each call is to be done eagerly.
 
-    A call is done as in a capture where it is replayed, recorded, or warmed up again.
+    A call is done as in a capture where it is replayed, recorded, or warmed up again,
+    and where a capture met another value than any warm-up.
     """
 
     def __init__(self, place: str, rt: Any) -> None:
@@ -133,6 +134,10 @@ class Replayed(World):
             if after.warmups > before.warmups:
                 asked = look in warm
                 warm.add(look)
+            why = {reason for reason, _ in {*after.skipped} - {*before.skipped}}
+            asked |= any(
+                "another value than in the call before" in each for each in why
+            )
             self.answers.append(asked)
             return result
 
