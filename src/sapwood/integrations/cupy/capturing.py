@@ -244,11 +244,11 @@ def _get(
 ) -> Any:
     """Return the values on the host, as an eager region, where that can be one."""
     watching = session.current()
-    whole = stream is None and out is None and watching is not None
-    if not whole or not watching.may_read(array.nbytes):
+    partly = stream is not None or out is not None
+    if watching is None or partly or not watching.may_read(array.nbytes):
         return original(array, stream, order, out, blocking)
-    kept = "F" if order != "C" and array.flags.f_contiguous else "C"
-    host = np.empty(array.shape, array.dtype, kept)
+    by_columns = order != "C" and array.flags.f_contiguous
+    host = np.empty(array.shape, array.dtype, "F" if by_columns else "C")
     read = watching.live(_READING, (array,), {})
     if array.size != 1:
         read = np.frombuffer(read, array.dtype).reshape(array.shape)
