@@ -40,6 +40,8 @@ class Eager:
     As a class attribute it binds like a function.
     """
 
+    writes = True
+
     def __init__(self, fn: Callable[..., Any]) -> None:
         functools.update_wrapper(self, fn)
         # What it reads is its own affair: nobody is to look through it.
@@ -73,6 +75,8 @@ class Eager:
 
 class _Method:
     """An eager region bound to an object, which it keeps alive as a method does."""
+
+    writes = True
 
     def __init__(self, part: Eager, instance: Any) -> None:
         self.__self__, self._part = instance, part

@@ -180,7 +180,8 @@ class Live:
     framework's modes that the function is in there; ``flat`` says that no argument is a
     container, ``drops`` that the function has no use for the result. If it
     ``branches``, the key may have plain values in it: for others, another recording is
-    gone on with that had ``done`` the same so far.
+    gone on with that had ``done`` the same so far. One that ``writes`` may have changed
+    anything.
     """
 
     name: str
@@ -194,6 +195,7 @@ class Live:
     flat: bool
     drops: bool
     branches: bool
+    writes: bool
     done: tuple[str, Sequence[bytes]]
     where: str | None
 

@@ -189,6 +189,9 @@ class Passage:
             near = self._arrays_at(undone.reached)
             arguments = partial(self.parameters.bind, self.args, self.kwargs)
             self.begun = Begun(device, written, warm, arguments)
+            if not self._writes():
+                # Only what a part writes is not as it was.
+                arrays, read, reached, near = [], [], [], []
             nest = None if self.flat else (self.args, self.kwargs)
             few = len(written) + len(read) <= _FEW
             few = few and sum(each.size for each in read) <= _LITTLE
@@ -204,6 +207,11 @@ class Passage:
                 )
             self.begun.reads(self.node.ambient)
         return None
+
+    def _writes(self) -> bool:
+        """Return whether a region that the call may come to could change anything."""
+        links = (link for node in self._nodes() for link in node.chain)
+        return any(link.live.writes for link in links if link.live is not None)
 
     def _arrays_at(self, places: Sequence[int]) -> list[Array]:
         """Return the arrays at these places, of the call and behind them ambient."""
@@ -261,11 +269,11 @@ class Passage:
         args, kwargs = self._shown
         passed = crossing.Passed(args, kwargs, integration, flat=live.flat)
         asked = None
-        if live.branches or not following.idle:
+        if live.writes and (live.branches or not following.idle):
             asked = crossing.Passed(self.args, self.kwargs, integration, flat=self.flat)
         if self.begun is not None:
             last = following.live is None and not live.branches
-            self.begun.enters(passed, last=last)
+            self.begun.enters(passed, last=last, writes=live.writes)
         result = self._run(live, args, kwargs, passed)
         changed = None if asked is None else crossing.changed_by(asked, live.name)
         if changed is not None:

@@ -321,8 +321,11 @@ def _is_value(value: Any, integration: Integration) -> bool:
     """Return whether replays may go by a value: it says all, and stays what it is."""
     if type(value) is tuple:
         return all(_is_value(each, integration) for each in value)
-    plain = type(value) in _VALUES or is_of(value, "generic")
-    return integration.is_array(value) or plain
+    return integration.is_array(value) or _is_plain(value)
+
+
+def _is_plain(value: object) -> bool:
+    return type(value) in _VALUES or is_of(value, "generic")
 
 
 def returned(
@@ -346,6 +349,9 @@ def returned(
     stays = is_last or not passed.reshaped()
     if result is None and stays and not passed.changed():
         return _NOTHING
+    if stays and not strict and _is_plain(result) and not passed.changed():
+        key = describe((result,), {}, integration).key
+        return Returned(NONE, key, (), (), abbreviated(result), "", True)
     without_end = endless(result, integration.is_array)
     leaves = [result] if without_end else flatten(result, integration.is_array)[0]
     arrays = [leaf for leaf in leaves if integration.is_array(leaf)]

@@ -716,6 +716,7 @@ class _Parts:
             within=within,
             manner=manner,
             where=user_line(),
+            writes=part.writes,
             drops=crossing.drops_result(run),
         )
         with framework.resting():
@@ -758,8 +759,9 @@ class _Parts:
         integration, link = self.recordings.integration, self.links[-1]
         passed = crossing.Passed(args, kwargs, integration)
         asked = crossing.Passed(self.call.args, self.call.kwargs, integration)
-        self._reaches(part, passed)
-        self.began.enters(passed, self.session)
+        if part.writes:
+            self._reaches(part, passed)
+        self.began.enters(passed, self.session, writes=part.writes)
         ran = self.rerun is not None and self.rerun.answers()
         run = partial(self.rerun.answer, self.session) if self.rerun else run_live
         result, raised = crossing.unlocked(self.device, run, part, args, kwargs)

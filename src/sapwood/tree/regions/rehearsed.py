@@ -115,7 +115,7 @@ class Rehearsed:
             passed = Passed(args, kwargs, self._integration)
             if begun is not None:
                 begun.binds(self.bound())
-                begun.enters(passed, session)
+                begun.enters(passed, session, writes=part.writes)
             try:
                 with entered(None), routed(None):
                     result = answer(part, args, kwargs)

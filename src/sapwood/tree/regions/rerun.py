@@ -127,7 +127,7 @@ class Begun:
         self._containers: Sequence[tuple[Any, Items]] = ()
         self._stamps: Sequence[tuple[Any, int]] | None = None
         self._writes, self._untold = 0, False
-        self._last = False
+        self._last = self._quiet = False
         self._rewind = device.framework.chance()
         self.save(storages)
 
@@ -199,15 +199,25 @@ class Begun:
         self.bound += slots
 
     def enters(
-        self, passed: Passed, session: Session | None = None, *, last: bool = False
+        self,
+        passed: Passed,
+        session: Session | None = None,
+        *,
+        last: bool = False,
+        writes: bool = True,
     ) -> None:
         """Note what an eager region is about to be passed; if it is the last, no more.
 
-        What the last one leaves is what there is when the call strays. Where there is a
-        ``session``, that knows what the function has done so far.
+        What the last one leaves is what there is when the call strays, and one that
+        writes nothing leaves all as it was. Where there is a ``session``, that knows
+        what the function has done so far.
         """
         if session is not None:
             self.told.append(session.digests())
+        self._quiet = not writes
+        if self._quiet:
+            self._forms.append([])
+            return
         self._shown += passed.arrays()
         self._forms.append(self._lie([*passed.arrays(), *self._near]))
         self._writes = self._device.pages.writes
@@ -259,6 +269,9 @@ class Begun:
         Return the storages that it wrote; None if nobody knows.
         """
         self.ran.append(ran)
+        if self._quiet:
+            self.lefts.append(Left(None, len(self.bound)))
+            return []
         written = self._written()
         self._shown += arrays_in(ran.result, self._integration.is_array)
         left = None if self._last else self.left(written)

@@ -50,6 +50,10 @@ class EagerRegion(Protocol):
     def runs(self) -> Callable[..., Any]:
         """The function that runs."""
 
+    @property
+    def writes(self) -> bool:
+        """Whether it may write arrays, or change anything else."""
+
 
 Broken: TypeAlias = tuple[int, str, str, str]
 """An region that ran: after how many ops, its name, and its arguments and result."""
