@@ -288,7 +288,7 @@ class TorchFramework(GuestFramework):
         Autograd goes back through it on the stream aside, through what is behind it on
         the other, and lets go of what is saved while kernels that use it are waiting.
         """
-        if self.storages is None:
+        if self.storages is None or self._opened is None:
             return
         self.storages.share(watching.made, around)
         if torch.is_grad_enabled():

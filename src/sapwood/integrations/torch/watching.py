@@ -347,10 +347,11 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         if not (leaves or op.packet in _SOLVES or op.waits(args, given)):
             return False
         only_here = len(here) == len(tensors) and not any(w for _, w in tensors)
-        # Autograd's threads have no session, and no region can run there.
-        apart = self._regions or session.current() is not self.session
+        # Autograd has threads of its own, and no region can run in the midst of it.
+        back = session.current() is not self.session or _C._current_graph_task_id() >= 0
         size = args[0].nbytes if leaves else 0
-        return only_here and not apart and not _tells() and self.session.may_read(size)
+        apart = self._regions or back or _tells()
+        return only_here and not apart and self.session.may_read(size)
 
     def _read(
         self, func: Any, op: Operation, args: tuple[Any, ...], given: Mapping[str, Any]

@@ -350,8 +350,8 @@ def returned(
     if result is None and stays and not passed.changed():
         return _NOTHING
     if stays and not strict and _is_plain(result) and not passed.changed():
-        key = describe((result,), {}, integration).key
-        return Returned(NONE, key, (), (), abbreviated(result), "", True)
+        told = describe((result,), {}, integration).key
+        return Returned(NONE, told, (), (), abbreviated(result), "", True)
     without_end = endless(result, integration.is_array)
     leaves = [result] if without_end else flatten(result, integration.is_array)[0]
     arrays = [leaf for leaf in leaves if integration.is_array(leaf)]
