@@ -63,14 +63,14 @@ def _torch_mutants() -> tuple[Mutant, ...]:
         return ()
     from sapwood.integrations.torch import gradients
     from sapwood.integrations.torch.integration import TorchIntegration, _finished
-    from sapwood.integrations.torch.watching import Watcher
+    from sapwood.integrations.torch.operations import Operation
 
     return (
         mutant(
             "autocast is off in what operations are made of",
-            Watcher.__torch_dispatch__,
-            "_with_casts(op.autocasts)",
-            '_with_casts(("cpu", "cuda"))',
+            Operation.__init__,
+            "[k for k, key in AUTOCASTS.items() if _has(func, key.name)]",
+            "[*AUTOCASTS]",
         ),
         mutant(
             "the way back: one argument in two places is two",
