@@ -169,8 +169,8 @@ GAP_MUTANTS: Final = (
     mutant(
         "branches: values that take turns never meet",
         Specialization.captured_astray,
-        "self.due = self.often",
-        "self.due = 1",
+        "self.warmups_due = self.stray_captures",
+        "self.warmups_due = 1",
     ),
     mutant(
         "branches: new ways are warmed up as they are eagerly",

@@ -41,6 +41,21 @@ class Layout(NamedTuple):
         return np.ndarray(self.shape, self.dtype, data, first, steps).tobytes()
 
 
+def bits_of(host: Any) -> Any:
+    """Return the only element of a host array, or the bytes of all, in C order.
+
+    The element is NumPy's: Python's number would lose bits of a NaN.
+    """
+    return host.reshape(())[()] if host.size == 1 else host.tobytes()
+
+
+def fill(host: Any, bits: Any) -> None:
+    """Write into a host array what `bits_of` gave of one of its shape and dtype."""
+    if host.size != 1:
+        bits = np.frombuffer(bits, host.dtype).reshape(host.shape)
+    host[...] = bits
+
+
 WORDS: Final = 13
 """Of a Philox state: counter (4), key (2), buffer (4), place in the buffer, and the
 kept half of a word (a flag, its value)."""

@@ -9,7 +9,7 @@ import pytest
 
 from sapwood import CaptureError
 from sapwood.errors import DriverError
-from sapwood.tree.watch.session import Session
+from sapwood.tree.watch.session import Session, entered
 
 torch = pytest.importorskip("torch")
 
@@ -107,6 +107,55 @@ def test_products_with_parameters_are_the_same_in_each_mode(watch):
     plain = told(torch.enable_grad)
     assert "aten.bmm.default" not in plain
     assert told(torch.no_grad) == told(torch.inference_mode) == plain
+
+
+READS = {
+    "x.item()": lambda x: (x.sum().item(), bool(x[0, 0] > 1), int(x[0, 1])),
+    "torch.equal": lambda x: torch.equal(x, x + 0),
+    "torch.masked_select": lambda x: x.masked_select(x > 1),
+    "torch.nonzero": lambda x: x.nonzero(),
+    "torch.unique": lambda x: x.unique(return_inverse=True, return_counts=True),
+    "x[mask]": lambda x: x[x > 1],
+    "torch._linalg_eigh": lambda x: torch.linalg.eigh(x + x.T),
+    "torch._linalg_svd": lambda x: torch.linalg.svd(x, full_matrices=False),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_what_no_capture_takes_is_a_region(adapter_of, name):
+    """It gives what it gives eagerly, is passed the tensors, and writes nothing."""
+    from sapwood.integrations.torch.watching import Watcher
+
+    ran, x = [], torch.arange(16.0).view(4, 4) % 5
+
+    def between(part, args, kwargs):
+        assert all(map(torch.is_tensor, args))
+        ran.append((part.name, part.writes, part(*args, **kwargs)))
+        return ran[-1][-1]
+
+    session = Session(tolerant=True, splits=True)
+    session.between = between
+    with entered(session), Watcher(session, adapter_of("cpu").storages_of):
+        found = READS[name](x)
+    expected = READS[name](x)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert {(each, writes) for each, writes, _ in ran} == {(name, False)}
+    # Of what has any shape, the values are told: on a GPU the shape is.
+    leaves = torch.utils._pytree.tree_leaves([result for *_, result in ran])
+    assert any(map(torch.is_tensor, leaves)) == ("linalg" in name)
+    assert session.unrecordable is None
+
+
+def test_a_text_is_no_region(adapter_of):
+    """Nobody would see it where a replay goes by the values."""
+    from sapwood.integrations.torch.watching import Watcher
+
+    x, session = torch.arange(3.0), Session(tolerant=True, splits=True)
+    session.between = lambda *_: pytest.fail("it is read as a region")
+    with entered(session), Watcher(session, adapter_of("cpu").storages_of):
+        text = str(x), f"{x.sum():.1f}"
+    assert text == (str(x), "3.0")
+    assert "on the host" in session.unrecordable.what
 
 
 PRODUCTS = {

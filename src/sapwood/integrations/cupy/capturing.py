@@ -18,8 +18,9 @@ from cupy import _core
 
 from sapwood.integrations.cupy.constants import brought
 from sapwood.integrations.cupy.products import dot, matmul, tensordot
+from sapwood.integrations.strided import bits_of, fill
 from sapwood.tree.record.host_data import host_data, is_constant
-from sapwood.tree.record.reading import TELL, Reading, bits_of
+from sapwood.tree.record.reading import TELL, Reading, reading_of
 from sapwood.tree.watch import session
 
 Original = Callable[..., Any]
@@ -249,10 +250,7 @@ def _get(
         return original(array, stream, order, out, blocking)
     by_columns = order != "C" and array.flags.f_contiguous
     host = np.empty(array.shape, array.dtype, "F" if by_columns else "C")
-    read = watching.live(_READING, (array,), {})
-    if array.size != 1:
-        read = np.frombuffer(read, array.dtype).reshape(array.shape)
-    host[...] = read
+    fill(host, watching.live(_READING, (array,), {}))
     return host
 
 
@@ -264,25 +262,17 @@ def _solver(name: str) -> Replacement:
 
     def call(original: Original, *args: Any, **options: Any) -> Any:
         watching = session.current()
-        given = (*args, *options.values())
-        arrays = [each for each in given if isinstance(each, cupy.ndarray)]
-        if watching is None or not arrays or not watching.may_read(0):
+        if watching is None or not watching.may_read(0):
             return original(*args, **options)
-        rest = [None if isinstance(each, cupy.ndarray) else (each,) for each in given]
-
-        def solve(*arrays: Any) -> Any:
-            left = iter(arrays)
-            filled = [next(left) if each is None else each[0] for each in rest]
-            named = dict(zip(options, filled[len(args) :], strict=True))
-            return original(*filled[: len(args)], **named)
-
-        return watching.live(Reading(f"cupy.linalg.{name}", solve), (*arrays,), {})
+        called = f"cupy.linalg.{name}"
+        part, arrays = reading_of(called, original, args, options, _are_arrays)
+        return watching.live(part, arrays, {}) if arrays else part()
 
     return call
 
 
 def _text(original: Original, array: Any, *args: Any) -> str:
-    """Return a text of an array, which is for somebody whom no replay would tell."""
+    """Return a text of an array; refused, for a replay would show it to nobody."""
     watching = session.current()
     if watching is not None:
         watching.refuse("a value is needed on the host", TELL)

@@ -18,9 +18,10 @@ from numpy.lib.stride_tricks import as_strided
 from sapwood.integrations.numpy import layout as layouts
 from sapwood.integrations.numpy.faced import A, Faced
 from sapwood.integrations.numpy.launch import empty, made, mutate, needless
+from sapwood.integrations.strided import bits_of, fill
 from sapwood.memory.device import Device
 from sapwood.tree.record.host_data import READ_OUTSIDE, host_data, is_constant
-from sapwood.tree.record.reading import TELL, Reading, bits_of
+from sapwood.tree.record.reading import TELL, Reading
 from sapwood.tree.watch import session
 from sapwood.units import Size
 
@@ -65,8 +66,8 @@ def _reading(what: str) -> Reading:
 def download(array: Faced, what: str, remedy: str = READ_OUTSIDE) -> layouts.Array:
     """Return the values on the host, in an array of the same memory order.
 
-    Waits for them. ``what`` is how the user asked, for the session to refuse: always
-    what is only told to somebody, whom a replay would tell nothing.
+    Waits for them. ``what`` is how the user asked, for the session to refuse: a text
+    always, for a replay would show it to nobody.
     """
     watching = session.current()
     if watching is None:
@@ -74,12 +75,9 @@ def download(array: Faced, what: str, remedy: str = READ_OUTSIDE) -> layouts.Arr
     if remedy is TELL or not watching.may_read(array.nbytes):
         watching.refuse(f"{what} needs a value on the host", remedy)
         return _host(array)
-    read = watching.live(_reading(what), (array,), {})
     like = as_strided(np.empty(1, array.dtype), array.shape, array.strides)
     host = np.empty_like(like, order="K")
-    if array.size != 1:
-        read = np.frombuffer(read, array.dtype).reshape(array.shape)
-    host[...] = read
+    fill(host, watching.live(_reading(what), (array,), {}))
     return host
 
 

@@ -22,7 +22,6 @@ from torch.utils._python_dispatch import (
     _disable_current_modes,
     _get_current_dispatch_mode_stack,
 )
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from sapwood.errors import DriverError
 from sapwood.integrations.torch.compiled import listening, put_off
@@ -41,7 +40,7 @@ from sapwood.integrations.torch.operations import (
 from sapwood.integrations.torch.storages import Storages
 from sapwood.tree.call.integration import text_of
 from sapwood.tree.guards.standard import BYTES
-from sapwood.tree.record.reading import Reading
+from sapwood.tree.record.reading import reading_of
 from sapwood.tree.watch import session
 from sapwood.tree.watch.session import Session, helped, user_line
 
@@ -350,28 +349,23 @@ class Watcher(TorchDispatchMode):  # type: ignore[misc]
         # Autograd has threads of its own, and no region can run in the midst of it.
         back = session.current() is not self.session or _C._current_graph_task_id() >= 0
         size = args[0].nbytes if leaves else 0
-        apart = self._regions or back or _tells()
+        apart = self._regions or back or _is_for_text()
         return only_here and not apart and self.session.may_read(size)
 
     def _read(
         self, func: Any, op: Operation, args: tuple[Any, ...], given: Mapping[str, Any]
     ) -> Any:
         """Run an operation as an eager region; return what it gives."""
-        each, form = tree_flatten((args, dict(given)))
-        tensors = [x for x in each if isinstance(x, torch.Tensor)]
-        rest = [None if isinstance(x, torch.Tensor) else (x,) for x in each]
 
-        def read(*arrays: Any) -> Any:
-            left = iter(arrays)
-            filled = [next(left) if x is None else x[0] for x in rest]
-            own, named = tree_unflatten(filled, form)
+        def read(*own: Any, **named: Any) -> Any:
             result = func(*own, **named)
             if op.packet not in _SOLVES:
                 return _packed(result)
             return (*result,) if isinstance(result, tuple) else result
 
-        part = Reading(_READS.get(op.packet, f"torch.{op.packet.__name__}"), read)
-        result = _unpacked(self.session.live(part, (*tensors,), {}))
+        name = _READS.get(op.packet, f"torch.{op.packet.__name__}")
+        part, tensors = reading_of(name, read, args, given, torch.is_tensor)
+        result = _unpacked(self.session.live(part, tensors, {}))
         if not self._captures:
             self._made_now(result)
         self._note_made(result)
@@ -563,8 +557,8 @@ def _leaves(tensor: Any, given: Mapping[str, Any], kind: str) -> bool:
     return there and tensor.device.type == kind and not given.get("pin_memory")
 
 
-def _tells() -> bool:
-    """Return whether a tensor is made a text of, which is only told to somebody."""
+def _is_for_text() -> bool:
+    """Return whether torch makes a text of a tensor, which no replay would show."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code

@@ -38,9 +38,9 @@ class Specialization:
     it ``remembers``: a cached function has computed something in a warm-up. If it
     is ``branching``, calls go different ways by values that regions return: ``ways``
     are the warm-ups of all of them, and ``astray`` weighs calls that went a new one
-    against those that were replayed. Until one is recorded, ``due`` are the warm-ups
-    that come before the next of the captures, which went astray so ``often``; all are
-    done ``apart``, as captures, once one was.
+    against those that were replayed. Until one is recorded, so many
+    ``warmups_due`` come before the next capture: one more for each of the
+    ``stray_captures``. They are done ``apart``, as captures, once one was.
     """
 
     def __init__(self, ambient_key: AmbientKey, max_variants: int) -> None:
@@ -58,7 +58,7 @@ class Specialization:
         self.missing = self.wasted = 0
         self.reads_arguments = self.remembers = False
         self.branching = self.apart = False
-        self.astray = self.often = self.due = 0
+        self.astray = self.stray_captures = self.warmups_due = 0
         self.ways: list[Warm] = []
 
     @property
@@ -108,8 +108,8 @@ class Specialization:
         One more warm-up than after the last one is to come now: of values that take
         turns, every second call might meet the same ones, and captures the others.
         """
-        self.warm, self.often = None, self.often + 1
-        self.due = self.often
+        self.warm, self.stray_captures = None, self.stray_captures + 1
+        self.warmups_due = self.stray_captures
         return self.strays()
 
     def warmed(self, warm: Warm) -> None:
@@ -119,9 +119,9 @@ class Specialization:
         self.warm = warm
         if self.wants_another:
             return
-        self.astray += self.due > 1
-        self.due = max(0, self.due - 1)
-        self.warm = None if self.due else warm
+        self.astray += self.warmups_due > 1
+        self.warmups_due = max(0, self.warmups_due - 1)
+        self.warm = None if self.warmups_due else warm
         if self.branching:
             others = [way for way in self.ways if way.breaks != warm.breaks]
             self.ways = [*others[1 - WAYS :], warm]
@@ -149,7 +149,8 @@ class Specialization:
     def add(self, node: Node) -> None:
         """Add a recording; those that copy less are tried first."""
         if not self.nodes:
-            self.astray = self.often = 0  # from here on, calls can go on where it ends
+            # From here on, a call that strays is learnt from where it left.
+            self.astray = self.stray_captures = 0
         self.nodes.append(node)
         self.nodes.sort(key=lambda n: (n.escapes, len(n.ferries), n.copied_bytes))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
+
+from sapwood.tree.nests.containers import flatten, unflatten
 
 TELL: Final = (
     "Print it outside the graphed function, or in one that is marked with @sw.eager"
@@ -30,9 +32,24 @@ class Reading:
         return lambda: self
 
 
-def bits_of(host: Any) -> Any:
-    """Return the only element of a host array, or the bytes of all, in C order.
+def reading_of(
+    name: str,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    is_array: Callable[[Any], bool],
+) -> tuple[Reading, tuple[Any, ...]]:
+    """Return a call as an eager region, and the arrays that it is passed.
 
-    The element is NumPy's: Python's number would lose bits of a NaN.
+    The region holds all other arguments, and none of the arrays.
     """
-    return host.reshape(())[()] if host.size == 1 else host.tobytes()
+    leaves, structure = flatten((args, dict(kwargs)), is_array)
+    others = [None if is_array(leaf) else (leaf,) for leaf in leaves]
+
+    def read(*arrays: Any) -> Any:
+        left = iter(arrays)
+        given = [next(left) if other is None else other[0] for other in others]
+        own, named = unflatten(structure, given)
+        return fn(*own, **named)
+
+    return Reading(name, read), tuple(filter(is_array, leaves))

@@ -21,6 +21,7 @@ from weakref import ref
 from sapwood.errors import CaptureError
 from sapwood.memory.storage import Storage
 from sapwood.surroundings import follow
+from sapwood.tree.guards.standard import BYTES
 from sapwood.tree.node.objects import Told
 from sapwood.units import Addr, Size
 
@@ -114,9 +115,6 @@ class Use(NamedTuple):
 def _nothing(_: object) -> bool:
     return False
 
-
-READS: Final = 1 << 16
-"""So many bytes, read on the host, may tell what follows from other calls."""
 
 _PATIENCE: Final = 100
 """Refusals in one capture, after which the function is taken to try for ever."""
@@ -249,7 +247,7 @@ class Session:
 
     def may_read(self, size: int) -> bool:
         """Return whether so many bytes may be read on the host, as an eager region."""
-        return self.splits and self.between is not None and size <= READS
+        return self.splits and self.between is not None and size <= BYTES
 
     def unready(self, what: str) -> NoReturn:
         """Say that a capture would hold more than the function does each time."""
