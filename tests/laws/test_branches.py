@@ -333,8 +333,8 @@ def test_a_longer_way_that_strays(agree):
     agree(program)
 
 
-@pytest.mark.parametrize("asks", [False, True])
 @pytest.mark.parametrize("turns", [2, 3, 4, 6, 8, 12])
+@pytest.mark.parametrize("asks", [False, True])
 def test_values_that_take_turns(rt, turns, asks):
     """However many there are, warm-ups and captures come to meet the same ones."""
     f = rt.graph(lambda x: x * float(x.max()) + (0 * x if asks and capturing() else 0))

@@ -129,3 +129,31 @@ def test_what_an_object_holds_can_be_used(rt, what):
                 found = np.asarray(use(made)).tolist()
                 assert found == np.asarray(use(fn(given))).tolist()
             kept.clear()
+
+
+@pytest.mark.every_framework
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
+@pytest.mark.parametrize("after", ["a region", "a value", "values"])
+def test_what_nobody_can_open_is_of_eager_calls(agree, after):
+    """Arrays in it are the user's own, also where parts of the call have run before."""
+
+    def program(w):
+        kept, live = [], sw.eager(lambda _: None)
+
+        def fn(x):
+            h = x * 2
+            if after == "a region":
+                live(h)
+            elif float(h.sum()) > 100:
+                h = h - 1
+            return Pair(h * 3, h + 1), h + 2
+
+        f = w.graph(fn)
+        for i in range(9):
+            x = w.array(np.full(3, float(i % 2 if after == "values" else 1)))
+            pair, y = f(x)
+            kept += [pair.left, pair.right, y]
+            w.values(64)  # memory that was let go of is somebody else's
+            yield kept, x
+
+    agree(program)

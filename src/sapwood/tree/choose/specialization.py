@@ -121,7 +121,17 @@ class Specialization:
             return
         self.astray += self.warmups_due > 1
         self.warmups_due = max(0, self.warmups_due - 1)
+        self._hold(warm)
         self.warm = None if self.warmups_due else warm
+
+    def launched(self, capture: Warm) -> None:
+        """Note a capture that ran for one call alone; the next are held against it."""
+        self.branching |= capture.branches
+        self._hold(capture)
+
+    def _hold(self, warm: Warm) -> None:
+        """Have captures held against what a call did, in place of others on its way."""
+        self.warm = warm
         if self.branching:
             others = [way for way in self.ways if way.breaks != warm.breaks]
             self.ways = [*others[1 - WAYS :], warm]

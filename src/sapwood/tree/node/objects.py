@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import suppress
-from itertools import starmap
+from itertools import chain, repeat, starmap
 from operator import is_
 from types import GetSetDescriptorType, NoneType
 from typing import Any, Final, TypeAlias
@@ -143,10 +143,8 @@ def first_other(now: Told, before: Told) -> object | None:
 
 def are_others(now: Told, before: Told) -> bool:
     """Return whether an object is another one than before, or what is bound to one."""
-    return any(
-        _is_object(one) and not _agrees(one, other)
-        for one, other in zip(now, before, strict=False)
-    )
+    pairs = zip(now, chain(before, repeat(None)), strict=False)
+    return any(_is_object(one) and not _agrees(one, other) for one, other in pairs)
 
 
 def _is_object(key: object) -> bool:

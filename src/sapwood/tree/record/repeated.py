@@ -54,11 +54,29 @@ def concluded(
     if error is not None:
         return error
     outcome = outcome_of(warm, session, outputs, added)
-    if outcome is None or warm is None or not are_others(outputs.told(), warm.told):
+    sealed = sealed_in(outputs, outcome, warm)
+    if sealed is None:
         return outcome
-    if isinstance(outcome, CaptureError):
-        raise outcome
-    raise Unready("an object in the result holds something else in a capture")
+    raise outcome if isinstance(outcome, CaptureError) else Unready(sealed.what)
+
+
+def sealed_in(
+    outputs: Outputs, outcome: CaptureError | Warm | None, warm: Warm | None
+) -> CaptureError | None:
+    """Return an error about an object in a result that is another than in the warm-up.
+
+    Nobody can take it apart: if it holds what the capture has made, or what stood in
+    for an argument, that is not to come to the user.
+    """
+    if outcome is None or warm is None or not are_others(outputs.told(), warm.told):
+        return None
+    anew = first_other(outputs.told(), warm.told)
+    if anew is not None:
+        return made_anew(anew)
+    return CaptureError(
+        "an object in the result holds something else in a capture",
+        remedy="Return arrays and plain values",
+    )
 
 
 def outcome_of(

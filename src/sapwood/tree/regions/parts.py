@@ -48,7 +48,7 @@ from sapwood.tree.record.recorder import (
     argument_roles,
     is_to_stay,
 )
-from sapwood.tree.record.repeated import outcome_of
+from sapwood.tree.record.repeated import outcome_of, sealed_in
 from sapwood.tree.record.staging import (
     Swaps,
     landing,
@@ -303,9 +303,13 @@ class _Parts:
         # Regions run without the lock, so that other warm-ups may have come since.
         order.specialization.warm = self.warm
         other = outcome_of(self.warm, session, node.outputs)
+        if captured.error is None:
+            held = sealed_in(node.outputs, other, self.warm) or self._unheld()
+            if held is not None:
+                raise held.anew()
         if isinstance(other, CaptureError) and self.stirred:
             self.unfit, other = self.unfit or str(other), None
-        error = captured.error or self.error or other or self._unheld()
+        error = captured.error or self.error or other
         if error is not None:
             self._spoil()
         head = answer_for_all(

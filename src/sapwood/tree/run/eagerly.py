@@ -288,7 +288,7 @@ class Eagerly:
         """
         call, specialization, _ = unfound
         if isinstance(outcome, Warm):
-            specialization.warm = outcome
+            specialization.launched(outcome)
             self.call_log.warmed_up(call)
             return
         if isinstance(outcome, Caught):
