@@ -15,6 +15,8 @@ from sapwood.tree.watch.session import Session, Unready
 torch = pytest.importorskip("torch")
 nn = torch.nn
 
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
 pytestmark = pytest.mark.filterwarnings("ignore")  # what the compiler says of itself
 
 
@@ -59,6 +61,13 @@ def meta(adapter_of):
     integration, session = adapter_of("meta"), Session(tolerant=False)
     with Watcher(session, integration.storages_of) as watcher:
         yield watcher, session, lambda tensor: integration.look(tensor).storage
+
+
+class Passing(TorchDispatchMode):
+    """A mode that lets everything pass."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
 
 
 class _Generator(torch.Generator):
@@ -140,6 +149,34 @@ def test_a_compiled_step_goes_back(watch):
     assert first.prepares
     assert not last.prepares
     assert last.digests() == again.digests()
+
+
+def test_modes_of_other_threads_leave_compiled_code_alone(watch):
+    """A mode that ends there while one of ours is on is no reason to compile again."""
+    began, goes_on = threading.Event(), threading.Event()
+
+    def elsewhere():
+        with Passing():
+            began.set()
+            goes_on.wait()
+
+    def meanwhile():
+        goes_on.set()
+        thread.join()
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    began.wait()
+    watch(meanwhile)
+    torch._dynamo.reset()
+    double, x = torch.compile(lambda x: x * 2, backend="aot_eager"), torch.randn(3)
+    compiled = torch._dynamo.utils.counters["stats"]
+    double(x)
+    before = compiled["unique_graphs"]
+    for _ in range(3):
+        session, _, _ = watch(double, x)
+        assert not session.prepares
+    assert compiled["unique_graphs"] == before
 
 
 @pytest.mark.usefixtures("generated")

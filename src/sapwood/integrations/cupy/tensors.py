@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import cupy
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from sapwood.integrations.dispatch import Mode
 from sapwood.tree.watch import session
 
 KIND: Final = 2
@@ -77,7 +77,7 @@ def resting() -> Callable[[], Any]:
     return lambda: torch.cuda.stream(before)
 
 
-class _Refusing(TorchDispatchMode):  # type: ignore[misc]
+class _Refusing(Mode):
     """Refuses operations on tensors of a GPU that are more than views."""
 
     def __torch_dispatch__(

@@ -18,12 +18,12 @@ from weakref import WeakSet
 
 import torch
 from torch.utils._python_dispatch import (
-    TorchDispatchMode,
     _disable_current_modes,
     _get_current_dispatch_mode_stack,
 )
 
 from sapwood.errors import DriverError
+from sapwood.integrations.dispatch import Mode
 from sapwood.integrations.torch.compiled import listening, put_off
 from sapwood.integrations.torch.constants import brought, lifted
 from sapwood.integrations.torch.moments import Moments, Uses
@@ -94,7 +94,7 @@ _NOT_ITSELF: Final = torch.Tensor.__torch_dispatch__
 """What classes have whose tensors leave it to torch what operations on them do."""
 
 
-class Watcher(TorchDispatchMode):  # type: ignore[misc]
+class Watcher(Mode):
     """Tells a session of all operations on the tensors of one device.
 
     ``count`` says how much has been captured by now, where this is a capture: what
