@@ -89,7 +89,8 @@ def test_what_is_read_decides(agree, read):
         yield kept
 
     agree(program)
-    assert max(counts) >= CALLS - 10
+    # Where nobody tells ops, captures that bring host data are held against each other.
+    assert max(counts) >= CALLS - (13 if read == "back" else 10)
 
 
 VALUES = {

@@ -173,6 +173,24 @@ GAP_MUTANTS: Final = (
         "self.warmups_due = 1",
     ),
     mutant(
+        "what is written behind a region is a region's",
+        Begun.put_back,
+        "right, last = ambient.holds(), k - 1",
+        "right, last = ambient.holds(), 0",
+    ),
+    mutant(
+        "what is bound in front of a read is taken away",
+        _Parts._begin,
+        "        if anew:\n            self._swap_in()",
+        "        self._swap_in()",
+    ),
+    mutant(
+        "what nobody can open is shown",
+        _Parts.record,
+        "sealed_in(node.outputs, other, self.warm) or self._unheld()",
+        "None",
+    ),
+    mutant(
         "branches: new ways are warmed up as they are eagerly",
         Eagerly.warm_up,
         "specialization.apart if rerun else",

@@ -170,4 +170,4 @@ def test_steps_that_are_scaled(alike):
             x = w.values(8, 4) * (1e30 if i % 5 == 4 else 1)
             yield step(x), [*model.parameters()]
 
-    alike(program)
+    assert alike(program).count("replays") >= CALLS // 3

@@ -209,7 +209,8 @@ class _Parts:
 
     ``frame`` has the function's own arrays, where ``carried`` has those of others; in
     slots it finds its own by ``swaps``, while it is captured. ``rooms`` is that of what
-    stands in for state, by the places of that, ``reached`` those of the call that
+    stands in for state, by the places of that, ``stand_ins`` those of the part in
+    progress, by number. ``reached`` are those of the call that
     regions may write, ``region_writes`` those that they wrote. A ``capturer``
     makes the captures, if there is one. ``ranges`` and ``owners`` of captures are those
     of all parts, the last one that of the part in progress, with as much room as is
@@ -275,6 +276,7 @@ class _Parts:
         self.holds: list[Mask] = []
         self.swaps = Swaps()
         self.stages: Mapping[int, Storage] = {}
+        self.stand_ins: Mapping[int, Storage] = {}
         self.rooms: dict[tuple[Storage, Addr, Addr], Storage] = {}
 
     def record(self) -> Recorded:
@@ -397,9 +399,32 @@ class _Parts:
         stays = frozenset(self.warm.stays if self.warm else ())
         return Capture(device, self.recordings.capture_stream(), range_, stays)
 
-    def _begin(self) -> None:
-        """Look at all that the coming part may use."""
-        integration, session = self.recordings.integration, self.session
+    def _begin(self, *, anew: bool = True) -> None:
+        """Look at all that the coming part may use, unless nobody has written since."""
+        session = self.session
+        if anew:
+            self._look_around()
+        else:
+            self.began.reads(None)
+        self.first_line, self.first_op = len(session.lines), len(session.ops)
+        self.first_code = len(session.code)
+        self.first_constant = len(session.constants)
+        self.first = self.capture.allocations.count()
+        session.go_on()
+        if isinstance(self.capture, Adopting):
+            self.capture.owner = self.owners[-1]
+            arrays = [*self.frame.arrays, *self.before.arrays()]
+            self.holding.enter_context(self.capture.owner.holding(arrays))
+        if anew:
+            self.stand_ins = self._stand_in()
+            self._swap_in()
+        first = len(self.carried.storages)
+        rooms = {first + i: room for i, room in self.stand_ins.items()}
+        self.stages = self.frame.stages | rooms
+
+    def _look_around(self) -> None:
+        """Note what the function finds, and what of it is where it was."""
+        integration = self.recordings.integration
         self.before = self._survey()
         self.states = kept_states(self.before)
         if not self.links:
@@ -417,22 +442,12 @@ class _Parts:
         self.steady = tuple((i, x) for i, (x, y) in known if self.known.get(x) is y)
         self.known |= now
         self.begun = True
-        self.first_line, self.first_op = len(session.lines), len(session.ops)
-        self.first_code = len(session.code)
-        self.first_constant = len(session.constants)
-        self.first = self.capture.allocations.count()
-        session.go_on()
-        if isinstance(self.capture, Adopting):
-            self.capture.owner = self.owners[-1]
-            arrays = [*self.frame.arrays, *self.before.arrays()]
-            self.holding.enter_context(self.capture.owner.holding(arrays))
-        self.stages = {**self.frame.stages, **self._stand_in()}
-        self._swap_in()
 
     def _stand_in(self) -> dict[int, Storage]:
         """Have stand-ins for what is elsewhere in each call; return their room.
 
-        Behind an eager region that is what it has bound to slots.
+        That is by the places of what the function finds. Behind an eager region it is
+        what that has bound to slots.
         """
         integration, given = self.recordings.integration, self.carried.storages
         places = self.arrays.places(integration)
@@ -462,7 +477,7 @@ class _Parts:
         moves = {place.storage for *_, place in slots}
         return {
             i: self.rooms[place[:3]]
-            for i, place in enumerate(places, len(given))
+            for i, place in enumerate(places)
             if place.storage in moves
         }
 
@@ -478,12 +493,18 @@ class _Parts:
         """Have others find theirs again, but for what the function has bound anew."""
         self.swaps.leave(self.arguments)
 
-    def _end(self, graph: GraphHandle, shown: Any, *, last: bool) -> Node:
-        """Make a node of what was captured, and run it."""
+    def _end(
+        self, graph: GraphHandle, shown: Any, *, last: bool, seen: bool = True
+    ) -> Node:
+        """Make a node of what was captured, and run it.
+
+        Unless what the function has written by now is to be ``seen``, that is left to
+        a later part.
+        """
         driver = self.device.driver
         with forgotten(driver, graph) as made:
             does = bool(driver.nodes(graph))
-            node, bound = self._made(graph, shown, last=last)
+            node, bound = self._made(graph, shown, last=last, seen=seen)
             made.append(node.exec)
         only_gives = self.returns and node.outputs.only_given(len(self.carried.arrays))
         self._append(node, bound, idle=last and only_gives and not (does or bound))
@@ -495,18 +516,19 @@ class _Parts:
         is_array = self.recordings.integration.is_array
         self.own = [] if last else arrays_in(shown, is_array)
         self.own += [own for _, own in bound if own is not None]
-        self.begun = False
+        self.begun = not seen
         return node
 
     def _made(
-        self, graph: GraphHandle, shown: Any, *, last: bool
+        self, graph: GraphHandle, shown: Any, *, last: bool, seen: bool
     ) -> tuple[Node, list[tuple[Slot, Array]]]:
         """Return a node of what was captured, and what it binds."""
-        self._put_back()
+        if seen:
+            self._put_back()
         with self.holding:
             if self.capturer is not None:
                 self._refuse(shown, last=last)
-            bound = self._bound(last=last)
+            bound = self._bound(last=last) if seen else []
             alive = self._survivors()
             outputs = self._outputs(shown, [own for _, own in bound], alive, last=last)
             drawing = self._drawing(graph, outputs, last=last)
@@ -727,11 +749,11 @@ class _Parts:
             try:
                 graph = capture.pause()
                 with collected(self), capture.live(graph):
-                    self._end(graph, (args, kwargs), last=False)
+                    self._end(graph, (args, kwargs), last=False, seen=part.writes)
                     result, raised = self._cross(part, told, live)
                     self._open()
                     result = self.frame.taken_in(result, self.gives, (args, kwargs))
-                    self._begin()
+                    self._begin(anew=part.writes)
                 capture.resume(self.ranges[-1])
             except BaseException as failed:
                 capture.failed = Caught(failed)

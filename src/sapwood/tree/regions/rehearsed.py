@@ -109,8 +109,9 @@ class Rehearsed:
         self._exactly()  # a region may ask what nobody would hear
         returns = only_returns(warm_up.__code__)
         with framework.resting():
-            with self._outside():
-                self._settle()
+            if part.writes:
+                with self._outside():
+                    self._settle()
             self.crossing |= self.allocations.alive().keys()
             passed = Passed(args, kwargs, self._integration)
             if begun is not None:
@@ -124,10 +125,12 @@ class Rehearsed:
                     begun.leaves(Ran(part.name, passed, None, error))
                 raise
             finally:
-                with self._outside():
-                    self._before = self._look()
+                if part.writes:
+                    with self._outside():
+                        self._before = self._look()
                 if begun is not None:
-                    begun.reads(self._before.guards(lambda _: True))
+                    found = self._before.guards(lambda _: True) if part.writes else None
+                    begun.reads(found)
             if begun is not None:
                 begun.leaves(Ran(part.name, passed, result))
             got = returned(

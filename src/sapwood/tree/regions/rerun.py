@@ -87,7 +87,8 @@ class Begun:
     """What a call in parts began with, and which eager regions ``ran`` in it since.
 
     ``storages`` are those that are saved: parts write them before a region runs, or
-    read them. ``states`` are what the function read, and found, where each part began.
+    read them. ``states`` are what the function read, and found, where each part began,
+    None where the region before it had written nothing.
     ``lost`` says that not all of it can be put back, ``warm`` is the warm-up that its
     parts are held against, and ``told``, if anything, what was done before each region
     instead. ``arguments`` are the call's, by name.
@@ -112,7 +113,7 @@ class Begun:
         self.storages: list[Storage] = []
         self.ran: list[Ran] = []
         self.told: list[tuple[bytes, ...]] = []
-        self.states: list[tuple[Ambient, Sequence[Any]]] = []
+        self.states: list[tuple[Ambient, Sequence[Any]] | None] = []
         self.lost = False
         self.lefts: list[Left | None] = []
         self.bound: list[tuple[Slot, Any]] = []
@@ -128,6 +129,7 @@ class Begun:
         self._stamps: Sequence[tuple[Any, int]] | None = None
         self._writes, self._untold = 0, False
         self._last = self._quiet = False
+        self._writer = -1
         self._rewind = device.framework.chance()
         self.save(storages)
 
@@ -150,8 +152,15 @@ class Begun:
             self.lost = True
             return None
 
-    def reads(self, ambient: Ambient) -> None:
-        """Note what the function finds where a part begins, and keep that alive."""
+    def reads(self, ambient: Ambient | None) -> None:
+        """Note what the function finds where a part begins, and keep that alive.
+
+        None: the region before has written nothing. What the function has written by
+        then it writes again by itself.
+        """
+        if ambient is None:
+            self.states.append(None)
+            return
         picture = ambient.picture()
         self.lost |= picture is None
         self.states.append((ambient, picture or ()))
@@ -218,6 +227,7 @@ class Begun:
         if self._quiet:
             self._forms.append([])
             return
+        self._writer = len(self._forms)
         self._shown += passed.arrays()
         self._forms.append(self._lie([*passed.arrays(), *self._near]))
         self._writes = self._device.pages.writes
@@ -354,14 +364,16 @@ class Begun:
                 now = contents_of(thing)
                 if right and not are_same(now, was):
                     fill(thing, was)
-                    last = max(len(self.ran) - 1, 0)  # no earlier region has done that
-                    edits[last].append(partial(fill_again, thing, now))
+                    # No earlier region has done that.
+                    edits[self._writer].append(partial(fill_again, thing, now))
         except MisuseError:
             right = False
-        for k, (ambient, picture) in reversed([*enumerate(self.states)]):
-            if right:
-                edits[k] += ambient.restore(picture)
-                right = ambient.holds()
+        last = len(edits) - 1  # which has no region yet, unless that is where it strays
+        for k, state in reversed([*enumerate(self.states)]):
+            if right and state is not None:
+                ambient, picture = state
+                edits[last] += ambient.restore(picture)
+                right, last = ambient.holds(), k - 1
         if not right:
             _redo_all(chain(*edits))
             return None
