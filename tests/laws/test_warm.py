@@ -241,3 +241,16 @@ def test_warming_where_nothing_is_recorded(agree):
         yield x, x
 
     agree(program)
+
+
+def test_arguments_that_no_call_is_recorded_for(rt):
+    """Nothing is run, and nothing raised that no call raises: a warning says why."""
+    f = rt.graph(lambda x: x * 2)
+    with pytest.warns(sw.GraphSkipWarning, match="is an argument|host"):
+        f.warm(np.ones(3))
+    assert _counts(f) == (0, 0, 0)
+    assert np.asarray(f(np.ones(3))).tolist() == [2, 2, 2]
+    with pytest.raises((TypeError, sw.CaptureError)):
+        rt.graph(lambda x: x * 2, fullgraph=True).warm(np.ones(3))
+    with pytest.raises(TypeError, match="argument"):
+        f.warm()

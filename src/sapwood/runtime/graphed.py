@@ -212,7 +212,9 @@ class Graphed(CallState):
         """Warm up and record for such arguments now; arrays are left as they are.
 
         Does nothing where a call would run the plain function: inside a graphed
-        function, and while disabled. Raises what a call would raise.
+        function, and while disabled. Warns where one could not be recorded for its
+        arguments, and leaves computed ones that require grad to the calls. Raises what
+        a call would raise.
         """
         if session.current() is None and not _disabled.get():
             self.runner().warm(args, kwargs)

@@ -329,8 +329,15 @@ class Runner:
         """Warm up and record for such arguments; arrays are left as they are."""
         recordings = self.recordings
         recordings.device.check_open(f"the runtime of {self.options.name}")
-        call = self.parameters.describe(args, kwargs, recordings.integration)
-        looked = self.eagerly.look(call)
+        try:
+            call = self.parameters.describe(args, kwargs, recordings.integration)
+            looked = self.eagerly.look(call)
+        except Exception as error:
+            if not (self._is_borne(error) and self.parameters.fits(args, kwargs)):
+                raise
+            if not self.eagerly.notes(error):
+                self.skips.warn(skip_of(error))
+            return
         storages = reachable(call, looked, recordings.integration)
         before = Preserved(recordings.device, storages).save()
         rewind = recordings.device.framework.chance()
