@@ -1,4 +1,4 @@
-"""What calls cost that read values on the host, replayed in parts and eagerly, on a GPU.
+"""What calls cost that read values on the host, replayed and eagerly, on a GPU.
 
 Time in us until a call is over, the best of five rounds, each of which is waited for: a
 read waits anyway. Rows: so many operations in front of each of so many reads; and a
@@ -74,7 +74,7 @@ def timed(fn: Callable[[Any], Any], x: Any) -> float:
 
 
 def measured() -> dict[str, dict[str, float]]:
-    """Return eager and replayed figures of all rows, and how many calls were replays."""
+    """Return figures of all rows, and what part of the calls were replays."""
     x, found = torch.randn(64, device="cuda"), dict[str, dict[str, float]]()
     rows = {f"{ops} x {reads}": reading(ops, reads) for ops, reads in SHAPES}
     pairs = {name: (fn, fn) for name, fn in rows.items()}
