@@ -250,3 +250,79 @@ def test_random_writes_around_reads(agree, seed):
         yield kept, ran
 
     agree(program)
+
+
+LEFT = {
+    "a number": lambda s, _, __: setattr(s, "depth", s.depth + 3),
+    "another number": lambda s, _, __: setattr(s, "depth", 7),
+    "a list": lambda s, _, h: s.list.append(h * 5),
+    "a dict": lambda s, _, h: s.steps["kept"]["found"].update(a=h * 5),
+    "an argument": lambda _, nest, h: nest.append(h * 5),
+    "an item": lambda _, nest, h: nest.__setitem__(0, nest[0] + h),
+    "an exception": lambda _, __, h: _raise(h * 5),
+}
+
+
+class Kept(Exception):
+    """Holds an array."""
+
+
+def _raise(h):
+    error = Kept()
+    error.array = h
+    raise error
+
+
+@pytest.mark.parametrize("what", LEFT)
+@pytest.mark.parametrize("region", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+def test_what_a_new_way_leaves(agree, what, region, again):
+    """Of what no warm-up has done, nobody has an array of a recording's, or half."""
+
+    def program(w):
+        s, kept, live = Scaler(w), [], sw.eager(lambda _: None)
+
+        def fn(x, nest):
+            if region:
+                live(x)
+            if float(x.sum()) > 0:
+                return x * 2
+            LEFT[what](s, nest, x)
+            if again and float(x[0]) < -1:
+                return x * 3
+            return x * (s.depth + 1)
+
+        f = w.graph(fn)
+        for sign in (1, -0.2, -0.2, 1, -2, -2, 1, -0.2, -2, -0.2, 1, -2):
+            x, nest = w.array(np.arange(1.0, 5) * sign), [w.values(4)]
+            try:
+                kept.append(f(x, nest))
+            except Kept as error:
+                kept.append(error.array)
+            found = [each["found"].get("a") for each in s.steps.values()]
+            yield kept[-4:], nest, s.depth, s.list, found
+
+    agree(program)
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_what_is_filled_in_vain_is_filled_once(agree, read):
+    """A call whose result nobody can open has filled its arguments but once."""
+
+    def program(w):
+        live = sw.eager(lambda _: None)
+
+        def fn(x, given, table):
+            live(x)
+            given[0] = given[0] + x
+            if read and float(given[0].sum()) > 100:
+                x = x * 2
+            table["z"] = table.get("z", 0) + x
+            return Sealed(x)
+
+        f = w.graph(fn)
+        for _ in range(6):
+            x, given, table = w.values(4), [w.values(4)], {}
+            yield f(x, given, table).array, given, table
+
+    agree(program)

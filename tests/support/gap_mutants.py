@@ -181,8 +181,8 @@ GAP_MUTANTS: Final = (
     mutant(
         "what is bound in front of a read is taken away",
         _Parts._begin,
-        "        if anew:\n            self._swap_in()",
-        "        self._swap_in()",
+        "first = len(self.carried.storages)",
+        "first = (anew or self._swap_in(), len(self.carried.storages))[1]",
     ),
     mutant(
         "what nobody can open is shown",

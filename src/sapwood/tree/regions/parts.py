@@ -305,13 +305,17 @@ class _Parts:
         # Regions run without the lock, so that other warm-ups may have come since.
         order.specialization.warm = self.warm
         other = outcome_of(self.warm, session, node.outputs)
+        held: CaptureError | None = None
         if captured.error is None:
             held = sealed_in(node.outputs, other, self.warm) or self._unheld()
-            if held is not None:
-                raise held.anew()
         if isinstance(other, CaptureError) and self.stirred:
             self.unfit, other = self.unfit or str(other), None
         error = captured.error or self.error or other
+        if self.branched is not None and isinstance(error, CaptureError):
+            held = held or error  # no warm-up has shown what others then hold
+        if held is not None:
+            self.begun = True  # what this part has written is put back, too
+            raise held.anew()
         if error is not None:
             self._spoil()
         head = answer_for_all(

@@ -126,10 +126,11 @@ class Begun:
         self._versions: Sequence[tuple[Any, int]] | None = None
         self._looks: Any = []
         self._containers: Sequence[tuple[Any, Items]] = ()
+        self._held: Sequence[Items] = ()
         self._stamps: Sequence[tuple[Any, int]] | None = None
         self._writes, self._untold = 0, False
         self._last = self._quiet = False
-        self._writer = -1
+        self._filled: list[list[tuple[Any, Items]]] = []
         self._rewind = device.framework.chance()
         self.save(storages)
 
@@ -227,7 +228,7 @@ class Begun:
         if self._quiet:
             self._forms.append([])
             return
-        self._writer = len(self._forms)
+        self._held = [contents_of(each) for each, _ in self._containers]
         self._shown += passed.arrays()
         self._forms.append(self._lie([*passed.arrays(), *self._near]))
         self._writes = self._device.pages.writes
@@ -279,6 +280,7 @@ class Begun:
         Return the storages that it wrote; None if nobody knows.
         """
         self.ran.append(ran)
+        self._filled.append([] if self._quiet else self._fills())
         if self._quiet:
             self.lefts.append(Left(None, len(self.bound)))
             return []
@@ -287,6 +289,12 @@ class Begun:
         left = None if self._last else self.left(written)
         self.lefts.append(left)
         return written
+
+    def _fills(self) -> list[tuple[Any, Items]]:
+        """Return the containers that the last region has filled, and with what."""
+        held = zip(self._containers, self._held, strict=True)
+        found = [(each, contents_of(each), was) for (each, _), was in held]
+        return [(each, now) for each, now, was in found if not are_same(now, was)]
 
     def _reach(self) -> list[Array]:
         """Return the arrays that regions may have written so far."""
@@ -364,10 +372,12 @@ class Begun:
                 now = contents_of(thing)
                 if right and not are_same(now, was):
                     fill(thing, was)
-                    # No earlier region has done that.
-                    edits[self._writer].append(partial(fill_again, thing, now))
+                    # If no region has done that, the function does it again.
+                    edits[-1].append(partial(fill_again, thing, now))
         except MisuseError:
             right = False
+        for own, filled in zip(edits, self._filled, strict=False):
+            own += [partial(fill_again, *each) for each in filled]
         last = len(edits) - 1  # which has no region yet, unless that is where it strays
         for k, state in reversed([*enumerate(self.states)]):
             if right and state is not None:
