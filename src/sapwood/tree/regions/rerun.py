@@ -334,9 +334,9 @@ class Begun:
     def forget(self) -> None:
         """Let go of all that regions were passed, have given and left."""
         held = self.ran, self.lefts, self.bound, self._shown, self.states, self._forms
-        for each in held:
+        for each in (*held, self._filled):
             each.clear()
-        self._near = ()
+        self._near = self._held = self._containers = ()
 
     def is_untouched(self) -> bool:
         """Return whether no region wrote arrays that are watched, and not saved.
