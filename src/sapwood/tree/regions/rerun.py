@@ -372,13 +372,15 @@ class Begun:
                 now = contents_of(thing)
                 if right and not are_same(now, was):
                     fill(thing, was)
-                    # If no region has done that, the function does it again.
+                    # As below: a region's, or written again by the function.
                     edits[-1].append(partial(fill_again, thing, now))
         except MisuseError:
             right = False
         for own, filled in zip(edits, self._filled, strict=False):
             own += [partial(fill_again, *each) for each in filled]
-        last = len(edits) - 1  # which has no region yet, unless that is where it strays
+        # What was written last is a region's only if the call strays right behind one:
+        # else no region answers for that part, and the function writes it again.
+        last = len(edits) - 1
         for k, state in reversed([*enumerate(self.states)]):
             if right and state is not None:
                 ambient, picture = state

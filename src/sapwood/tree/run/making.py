@@ -241,9 +241,10 @@ class Making:
             fewer = CaptureError(unfit, where=made.branched, remedy=FEWER)
             self.eagerly.cannot(specialization, fewer, call)
         asks = warm is not None and warm.asks
-        new = made.branched is not None
+        # What no warm-up has raised may hold arrays of the recording.
+        is_new = made.branched is not None
         if isinstance(made.error, Caught) and (
-            new or self._doubts(made.error, asks=asks)
+            is_new or self._doubts(made.error, asks=asks)
         ):
             return Strayed(made.error, begun)
         begun.forget()  # as above: the error may be raised from here
