@@ -343,3 +343,73 @@ def test_values_that_take_turns(rt, turns, asks):
         before, x = f.stats().replays, rt.array(np.full(2, float(i % turns)))
         assert np.asarray(f(x)).tolist() == [float(i % turns) ** 2] * 2
     assert f.stats().replays == before + 1
+
+
+def _mixed(x, s):
+    """Have arrays that are written, read, shown in part, and gone on with."""
+    first, other = x * 2, x + 1
+    if first.sum() > 9:
+        first += other
+        other *= s
+    third = first * other
+    if third.max() > 20:
+        other -= first
+        third = third[::2]
+    elif other[0] > 2:
+        return first, third
+    return first[1:], other, [third, third], s
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_what_parts_made_goes_along(agree, kept):
+    """Behind a value a call goes on with what it has, whatever way it came."""
+    counts = []
+
+    def program(w):
+        s, seen = w.values(4), []
+        f = w.graph(lambda x: _mixed(x, s))
+        for i in range(2 * CALLS):
+            seen.append(f(w.array(np.array([4.0, 1.0, 2.0, 0.0]) + i % 4)))
+            yield seen[-4:], s
+            if not kept:
+                seen.clear()
+            counts.append(w.count("replays") if w.replayed else 0)
+        yield seen
+
+    agree(program)
+    assert max(counts) >= CALLS
+
+
+class _State:
+    factor = 1.0
+
+
+def test_a_way_whose_region_writes(agree):
+    """A call that began like others, which only read, is put back as any is."""
+    turns = (0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 2, 0, 1, 0, 1, 0, 1, 3, 0, 1, 0, 2, 3, 1)
+
+    def program(w):
+        state, kept = _State(), []
+
+        @sw.eager
+        def live(h, y):
+            if now > 1:  # which it has never done before
+                y += h
+                state.factor = float(now)
+            else:
+                state.factor = 1.0
+
+        def fn(x, y):
+            h = x * 2 + y
+            if float(x[0]) > 1:
+                live(h, y)
+                return (h + y) * state.factor
+            return h - y
+
+        f = w.graph(fn)
+        for now in turns:
+            x, y = w.array(np.array([float(now > 0) * 2, 1.0])), w.values(2)
+            kept.append(f(x, y))
+            yield kept[-3:], x, y
+
+    agree(program)

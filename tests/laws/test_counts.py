@@ -177,3 +177,28 @@ def test_what_was_copied_out_together_goes_with_the_last_of_it(rig):
     losses.clear()
     assert rt.memory_stats()["heap.bytes"] <= before - 30 * 512
     assert float(f(x, weights)[0]) == 56.0
+
+
+def test_what_is_read_costs_no_copy(rig):
+    """Where a function goes on by values, what it has is where the parts made it."""
+    rt = rig.runtime
+
+    def fn(x):
+        first, other = x * 2, x + 1
+        if first.sum() > 0:
+            other = other * first
+        if other.max() > 0:
+            return (first + other).sum()
+        return first
+
+    f, x = rt.graph(fn), rt.array(np.ones(4))
+    for _ in range(6):
+        f(x)
+    for _ in range(3):
+        before = f.stats()
+        rig.recorded.reset()
+        f(x)
+        counts = rig.recorded.counts()
+        assert counts["launch_graph"] == 3
+        assert counts["copy"] == f.stats().escaped - before.escaped == 1  # the result
+        assert f.stats().replays == before.replays + 1

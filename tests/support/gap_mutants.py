@@ -173,6 +173,42 @@ GAP_MUTANTS: Final = (
         "self.warmups_due = 1",
     ),
     mutant(
+        "branches: what parts made stays where it was",
+        Passage._settle_in,
+        "if _takes_from_anywhere(node, region):",
+        "if True:",
+    ),
+    mutant(
+        "branches: elsewhere without its bytes",
+        Passage._settle_in,
+        "if old.size:",
+        "if False:",
+    ),
+    mutant(
+        "branches: what is shown stays in a recording",
+        _Parts._made,
+        "[count + k for k in outputs.carried()]",
+        "[]",
+    ),
+    mutant(
+        "branches: what regions may keep stays in a recording",
+        _Parts.__init__,
+        "not self.warm.writes",
+        "True",
+    ),
+    mutant(
+        "branches: regions of other ways change nothing",
+        branches.join,
+        "any(node.changes for node in nodes)",
+        "nodes[0].changes",
+    ),
+    mutant(
+        "behind a region that writes all is as before",
+        Passage._cross,
+        "if live.writes or got",
+        "if got",
+    ),
+    mutant(
         "what is written behind a region is a region's",
         Begun.put_back,
         "right, last = ambient.holds(), k - 1",

@@ -189,8 +189,9 @@ class FunctionCache:
     ) -> None:
         """Add a recording, which from now on is found."""
         for other in specialization.nodes:
-            if other.ambient == node.ambient:
-                node.ambient = other.ambient
+            if other.ambient == (mine := node.ambient):
+                for part in [x for x in node.parts() if x.ambient is mine]:
+                    part.ambient = other.ambient
         _, node.which, node.nests = specialization.ambient_key
         specialization.add(node)
         self.nodes[node] = (call.key, specialization)

@@ -57,7 +57,7 @@ def ferries(storages: Sequence[Bytes], copied: Collection[int]) -> tuple[Ferry, 
 
 
 def landed(
-    device: Device, ferry: Ferry, storages: Sequence[Bytes], stream: Stream
+    device: Device, ferry: Ferry, storages: Sequence[Bytes | Storage], stream: Stream
 ) -> list[Storage]:
     """Return new storages for what a ferry takes along; raises `OutOfMemory`."""
     # drain_dropped and not drain: that would let go of the storages which fast replays

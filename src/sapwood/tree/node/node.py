@@ -60,7 +60,8 @@ class Node:
 
     ``places`` are the arguments' and behind them the ambient arrays'; ``escapes``
     says that all new storages are copied out after every replay, ``ferries`` which are,
-    if any; ``clobbers`` are the pages that a replay overwrites; ``took`` and ``spent``
+    if any, and behind them which of those that parts before it have made;
+    ``clobbers`` are the pages that a replay overwrites; ``took`` and ``spent``
     are the nanoseconds of host time of the call that made it, and of ``timed`` replays;
     ``revokes`` the places whose leases it ends; of the places ``used`` the first
     ``used_arguments`` are arguments', and some are written where it ``writes``.
@@ -72,7 +73,9 @@ class Node:
     behind it use besides its outputs, of the first all of them.
     ``running`` counts the calls on their way through it; it stays until they are.
     ``expects``: which of the values to bind its guards expect, and where, once that
-    was found out. One that is ``apart`` does work that the function does in captures
+    was found out. A part of a chain ``asks`` whether arrays are those that the function
+    had found, and a region ``changes`` what it likes: in any of the ways that its call
+    may go. One that is ``apart`` does work that the function does in captures
     alone.
     ``which`` and ``nests`` as in `AmbientKey`. ``undone`` is what parts write before
     the last eager region runs; None where that is not to be put back. ``memos`` are
@@ -107,6 +110,8 @@ class Node:
     chain: tuple[Link, ...] = ()
     running: int = 0
     apart: bool = False
+    asks: bool = False
+    changes: bool = False
     which: tuple[int, ...] = ()
     nests: tuple[int, ...] = ()
     expects: tuple[tuple[int, int], ...] | None = None
@@ -166,7 +171,8 @@ class Node:
 
     def copied(self) -> frozenset[int]:
         """Return which of the new storages are copied out after every replay."""
-        return frozenset(k for ferry in self.ferries for k in ferry.storages)
+        every = (k for ferry in self.ferries for k in ferry.storages)
+        return frozenset(k for k in every if k < len(self.output_masks))
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,6 +171,11 @@ class Outputs:
             for each in (*self.leaves, *self.bound)
         )
 
+    def carried(self) -> frozenset[int]:
+        """Return which of the storages that earlier parts made are shown."""
+        every = (*self.leaves, *self.bound)
+        return frozenset(x.storage for x in every if isinstance(x, Carried))
+
     def told(self) -> Told:
         """Return the keys of all plain values in the result."""
         return tell(

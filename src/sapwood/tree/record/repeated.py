@@ -103,6 +103,7 @@ def outcome_of(
         code,
         captured=True,
         branches=session.branches,
+        writes=session.writes,
         added=added,
     )
 

@@ -45,6 +45,8 @@ def _makes(part: Node) -> list[object]:
 
 def join(nodes: Sequence[Node]) -> None:
     """Have each chain save what any needs that a call may come to behind a region."""
+    asks = any(node.asks for node in nodes)
+    changes = any(node.changes for node in nodes)
     every = [node.undone for node in nodes if node.undone is not None]
     written = {i for each in every for i in each.places}
     read = {i for each in every for i in each.read} - written
@@ -57,5 +59,6 @@ def join(nodes: Sequence[Node]) -> None:
         needed=any(each.needed for each in every),
     )
     for node in nodes:
+        node.asks, node.changes = asks, changes
         if node.undone is not None:
             node.undone = joint

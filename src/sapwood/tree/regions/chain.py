@@ -29,7 +29,7 @@ from sapwood.tree.node.node import Link, Live, Node, Undone
 from sapwood.tree.regions import crossing
 from sapwood.tree.regions.branches import branches
 from sapwood.tree.regions.rerun import Begun
-from sapwood.tree.replay.replay import replay
+from sapwood.tree.replay.replay import give, lease_outputs, replay
 from sapwood.tree.watch.session import Branched, Broken, Midway, Passing
 from sapwood.units import Mask, Size, size_text
 
@@ -75,6 +75,8 @@ def answer_for_all(
     head.held = Mask(reduce(or_, (part.passing() for part in parts)))
     head.clobbers = Mask(reduce(or_, (part.clobbers for part in parts)))
     head.undone = _undone(links, reached, region_writes)
+    head.asks = any(link.steady for link in links)
+    head.changes = any(link.live.writes for link in links if link.live is not None)
     head.copied_bytes = Size(sum(part.copied_bytes for part in parts))
     head.watches_overlap = head.may_overlap()
     return head
@@ -118,6 +120,11 @@ def _undone(
     return Undone(*places, frozenset(of_regions), needed)
 
 
+def _takes_from_anywhere(node: Node, region: int) -> bool:
+    """Return whether what is behind a region takes what parts made from anywhere."""
+    return any(link.part.ferries for link in node.chain[: region + 1])
+
+
 def _may_stray(link: Link, following: Link) -> bool:
     """Return whether a call may go another way than recorded behind a part's region."""
     live = link.live
@@ -130,9 +137,8 @@ class Passage:
     """One call on its way through a chain; ``flat``: no argument is a container.
 
     It goes on with the rest of another ``node`` where a region returns what that was
-    recorded with; it has ``entered`` all of these. ``breaks`` are the regions that ran,
-    as in `Session`. ``begun`` is what there was before, for a call that ends with
-    `Midway`.
+    recorded with; it has ``entered`` all of these. ``begun`` is what there was before,
+    for a call that ends with `Midway`.
     """
 
     def __init__(
@@ -145,7 +151,8 @@ class Passage:
     ) -> None:
         self.recordings, self.node, self.ambient = recordings, found.node, found.ambient
         self.cache, self.entered = cache, [found.node]
-        self.breaks: list[Broken] = []
+        self._found = found.ambient, found.node.ambient
+        self._crossed: list[tuple[Live, crossing.Returned]] = []
         self.args, self.kwargs, self.parameters = call.args, call.kwargs, parameters
         self.flat = call.is_flat
         self.carried = self.given = call.given
@@ -154,16 +161,22 @@ class Passage:
         self._new: Sequence[Storage] = ()
         self._bound: Sequence[Array] = ()
         self._known: dict[str, Array] = {}
-        self._asks = False
         self._shown: Any = None
+
+    @property
+    def breaks(self) -> tuple[Broken, ...]:
+        """The regions that ran, as in `Session`."""
+        return tuple(
+            (len(live.done[1]), live.name, live.done[0], got.kind)
+            for live, got in self._crossed
+        )
 
     def start(self) -> None:
         """Replay the first part, under the lock that it was found under."""
-        self._asks = any(link.steady for node in self._nodes() for link in node.chain)
         self._know(self.node, self.ambient)
         self.recordings.enter(self.node, self.node.held)
         try:
-            self._replay(self.node.chain[0], self.ambient)
+            self._replay(self.node.chain[0])
         except BaseException:
             self._leave()
             raise
@@ -189,7 +202,7 @@ class Passage:
             near = self._arrays_at(undone.reached)
             arguments = partial(self.parameters.bind, self.args, self.kwargs)
             self.begun = Begun(device, written, warm, arguments)
-            if not self._writes():
+            if not self.node.changes:
                 # Only what a part writes is not as it was.
                 arrays, read, reached, near = [], [], [], []
             nest = None if self.flat else (self.args, self.kwargs)
@@ -205,13 +218,8 @@ class Passage:
                     remedy="Call the region before such writes, or behind all of them; "
                     "or say that it never changes what follows, with fullgraph=True",
                 )
-            self.begun.reads(self.node.ambient)
+            self.begun.reads(self.node.ambient if self.node.changes else None)
         return None
-
-    def _writes(self) -> bool:
-        """Return whether a region that the call may come to could change anything."""
-        links = (link for node in self._nodes() for link in node.chain)
-        return any(link.live.writes for link in links if link.live is not None)
 
     def _arrays_at(self, places: Sequence[int]) -> list[Array]:
         """Return the arrays at these places, of the call and behind them ambient."""
@@ -242,14 +250,12 @@ class Passage:
             with self.recordings.device.lock:
                 self._leave()
 
-    def _replay(self, link: Link, ambient: Arrays) -> None:
+    def _replay(self, link: Link) -> None:
         recordings = self.recordings
         if link.idle:
-            self._shown, _ = link.part.outputs.make(
-                recordings.integration, (), self.carried.arrays, (), self.made
-            )
+            self._shown = give(recordings, link.part, self.carried, self.made)
             return
-        done = replay(recordings, link.part, self.carried, ambient, self.made)
+        done = replay(recordings, link.part, self.carried, self._found[0], self.made)
         recordings.leases.cross(done.storages)
         self.made += done.storages
         self._shown, self._new = done.result, done.storages
@@ -267,7 +273,9 @@ class Passage:
         integration, device = self.recordings.integration, self.recordings.device
         following = self.node.chain[region + 1]
         args, kwargs = self._shown
-        passed = crossing.Passed(args, kwargs, integration, flat=live.flat)
+        passed = crossing.Passed(
+            args, kwargs, integration, flat=live.flat, stays=not live.writes
+        )
         asked = None
         if live.writes and (live.branches or not following.idle):
             asked = crossing.Passed(self.args, self.kwargs, integration, flat=self.flat)
@@ -278,9 +286,8 @@ class Passage:
         changed = None if asked is None else crossing.changed_by(asked, live.name)
         if changed is not None:
             raise Midway(changed.what, remedy=changed.remedy)
-        carried = crossing.carry(
-            self.carried, self._new, [*passed.arrays(), *self._bound]
-        )
+        remembered = [*passed.arrays(), *self._bound] if live.writes else []
+        carried = crossing.carry(self.carried, self._new, remembered)
         is_last = following.idle and live.key is None and live.drops
         result = None if is_last else result
         got = crossing.returned(
@@ -288,8 +295,7 @@ class Passage:
         )
         if got.refused:
             raise Midway(got.refused, remedy=crossing.REMEDY)
-        told, ops = live.done
-        self.breaks.append((len(ops), live.name, told, got.kind))
+        self._crossed.append((live, got))
         self.carried = crossing.receive(carried, got)
         with device.lock:
             crossing.check_open(device, live.name)
@@ -297,9 +303,11 @@ class Passage:
             if got.key != live.key or got.shared != live.shared:
                 self._turn(live, region, got)
                 following = self.node.chain[region + 1]
-            ambient = self._admitted(following, live)
-            self._save(following, ambient)
-            self._replay(following, ambient)
+            guards = following.part.ambient
+            if live.writes or got.arrays.arrays or guards is not self._found[1]:
+                self._found = self._admitted(following, live), guards
+            self._save(following, live)
+            self._replay(following)
 
     def _turn(self, live: Live, region: int, got: crossing.Returned) -> None:
         """Go on with another chain, where a region returned what that was made with."""
@@ -320,6 +328,7 @@ class Passage:
                 where=live.where,
                 remedy=crossing.FEWER if new else crossing.REMEDY,
             )
+        self._settle_in(other, region)
         other.last_used = self.recordings.tick()
         self.recordings.enter(other, other.held)
         self.entered.append(other)
@@ -327,12 +336,35 @@ class Passage:
         if self.begun is not None:
             self.begun.warm = self.cache.warm[other]
 
-    def _save(self, link: Link, ambient: Arrays) -> None:
+    def _settle_in(self, node: Node, region: int) -> None:
+        """Have what parts made be where a chain has it, if that takes it from nowhere.
+
+        Nobody else has it: the regions so far have written nothing.
+        """
+        if _takes_from_anywhere(node, region):
+            return
+        recordings, device = self.recordings, self.recordings.device
+        stream, copy = device.stream(), device.driver.copy
+        device.pages.claim(stream, node.clobbers)
+        parts = [link.part for link in node.chain[: region + 1]]
+        new = [each for part in parts for each in lease_outputs(recordings, part)]
+        for old, to in zip(self.made, new, strict=True):
+            old.order_read(stream)
+            if old.size:
+                copy(to.address, old.address, old.size, stream.handle)
+            to.writer = stream
+        there = dict(zip(self.made, new, strict=True))
+        self.carried = crossing.move(self.carried, there, recordings.integration)
+        recordings.leases.cross(new)
+        recordings.leases.crossed(self.made)
+        self.made = new
+
+    def _save(self, link: Link, live: Live) -> None:
         """Note what a part finds and writes behind a region, if another may stray."""
         if self.begun is None or link.live is None or link.idle:
             return
-        self.begun.reads(link.part.ambient)
-        storages = [*self.carried.storages, *ambient.storages]
+        self.begun.reads(link.part.ambient if live.writes else None)
+        storages = [*self.carried.storages, *self._found[0].storages]
         written = [storages[i] for i, is_written in link.part.used if is_written]
         made = {*map(id, self.made)}
         self.begun.save([each for each in written if id(each) not in made])
@@ -410,7 +442,7 @@ class Passage:
 
     def _know(self, node: Node, ambient: Arrays) -> None:
         """Note which arrays the function finds, and may go on with, if parts ask."""
-        if not self._asks:
+        if not self.node.asks:
             return
         pairs = zip(node.ambient.arrays, ambient.arrays, strict=True)
         self._known |= {slot.path: array for slot, array in pairs}
@@ -423,6 +455,7 @@ class Passage:
             self.made, self._new, self._bound, self._shown = [], [], [], None
             self._known = {}
             self.carried = self.given = self.ambient
+            self._found = self.ambient, self.node.ambient
             self.args, self.kwargs = (), {}
             # Not a part of it: that would keep what an evicted one had.
             known = self.node in recordings.nodes

@@ -37,9 +37,11 @@ from sapwood.tree.nests.contents import Items, contents_of
 from sapwood.tree.node.node import Shared
 from sapwood.tree.node.outputs import Constant, Held, Output, Outputs
 from sapwood.tree.record.host_data import is_of
+from sapwood.tree.record.staging import moved_by
 from sapwood.tree.record.taking import endless
 from sapwood.tree.watch.session import Between, Broken, EagerRegion, Session, is_users
 from sapwood.tree.watch.watch import Caught
+from sapwood.units import Addr
 
 RAN: Final = "the first part has run, and is not undone"
 RESULT: Final = "the result of {}"
@@ -49,8 +51,9 @@ RESULT: Final = "the result of {}"
 class Passed:
     """The arguments of one call of an eager region.
 
-    Those that are ``flat``, none of them a container, are quickly gone through.
-    ``containers`` are those among them, and what was in each.
+    Those that are ``flat``, none of them a container, are quickly gone through; what
+    ``stays`` as it is, which nobody changes, is not looked at again. ``containers`` are
+    those among them, and what was in each.
     """
 
     def __init__(
@@ -60,8 +63,10 @@ class Passed:
         integration: Integration,
         *,
         flat: bool = False,
+        stays: bool = False,
     ) -> None:
         self._nest, self._integration = (args, kwargs), integration
+        self._stays = stays
         self.leaves: Sequence[Any]
         self.containers: Sequence[tuple[Any, Items]] = ()
         if flat:
@@ -75,7 +80,7 @@ class Passed:
             self.flat = same and len(ones) == len(self.leaves)
             if not self.flat:
                 self.containers = [(each, contents_of(each)) for each in things]
-        self._looks = self._look()
+        self._looks = [] if stays else self._look()
 
     def arrays(self) -> list[Array]:
         """Return the arrays among them."""
@@ -86,6 +91,8 @@ class Passed:
 
     def reshaped(self) -> bool:
         """Return whether an array among them was given other looks, or other memory."""
+        if self._stays:
+            return False
         pairs = zip(self._look(), self._looks, strict=True)
         return any(now is not None and now != then for now, then in pairs)
 
@@ -104,7 +111,7 @@ class Passed:
 
         Arrays may be written; a list or dict would be changed for one call only.
         """
-        if self.flat:
+        if self.flat or self._stays:
             return False
         leaves, structure = flatten(self._nest, self._integration.is_array)
         return (
@@ -350,7 +357,7 @@ def returned(
     if result is None and stays and not passed.changed():
         return _NOTHING
     if stays and not strict and _is_plain(result) and not passed.changed():
-        told = describe((result,), {}, integration).key
+        told = (constant_key(result),)
         return Returned(NONE, told, (), (), abbreviated(result), "", True)
     without_end = endless(result, integration.is_array)
     leaves = [result] if without_end else flatten(result, integration.is_array)[0]
@@ -406,6 +413,24 @@ def carry(
         [*carried.lows, *(storage.address for storage in crossing)],
         (*_groups(carried), *(((), ()) for _ in crossing)),
     )
+
+
+def move(
+    carried: Arrays, there: Mapping[Storage, Storage], integration: Integration
+) -> Arrays:
+    """Return what is carried on, where what is in some storages is in others now."""
+
+    def moved(array: Array) -> Array:
+        old = integration.look(array).storage
+        new = there.get(old, old)
+        by = new.address - old.address
+        return array if new is old else moved_by(by, array, new, integration)
+
+    storages = [there.get(each, each) for each in carried.storages]
+    pairs = zip(carried.lows, carried.storages, storages, strict=True)
+    lows = [Addr(low + new.address - old.address) for low, old, new in pairs]
+    arrays = [*map(moved, carried.arrays)]
+    return carried._replace(arrays=arrays, storages=storages, lows=lows)
 
 
 def which_are_one(ambient: Ambient, arrays: Arrays, carried: Arrays) -> tuple[int, ...]:

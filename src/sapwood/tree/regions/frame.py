@@ -65,7 +65,7 @@ class Frame:
         """Take note of what a part has made, whose places begin with the ``first``."""
         for k, block in enumerate(node.outputs.storages):
             self.crossing[block.address] = first + k
-            if node.escapes:
+            if node.ferries:
                 storage = Storage(block.address, block.size, Unowned(), dropped)
                 self.stages[first + k] = storage
 

@@ -38,6 +38,7 @@ from sapwood.tree.choose.skips import skip_of
 from sapwood.tree.guards import Ambient, Slot, Survey, kept_states, survey
 from sapwood.tree.guards.changes import BoundArray
 from sapwood.tree.nests.containers import arrays_in
+from sapwood.tree.node.copy_out import ferries
 from sapwood.tree.node.node import Link, Live, Node, PlaceUse
 from sapwood.tree.node.outputs import Bytes, Outputs, analyse, each_anew
 from sapwood.tree.record.accounts import memos_of, outliving, read, stray
@@ -235,6 +236,8 @@ class _Parts:
         rerun: Rerun | None,
     ) -> None:
         self.rerun, self.warm = rerun, order.specialization.warm
+        # Regions that write nothing keep nothing: what they get is nobody's behind it.
+        self.in_place = self.warm is not None and not self.warm.writes
         self.order, self.recordings, self.device = order, recordings, recordings.device
         self.capturer = recordings.capturer
         self.began = began
@@ -537,6 +540,13 @@ class _Parts:
             outputs = self._outputs(shown, [own for _, own in bound], alive, last=last)
             drawing = self._drawing(graph, outputs, last=last)
             node = build(drawing, self.ranges[-1])
+        if self.in_place and not last:
+            node.ferries = ()
+        elif self.in_place and self.order.escapes:
+            made = [each for link in self.links for each in link.part.outputs.storages]
+            every, count = [*outputs.storages, *made], len(outputs.storages)
+            shown = [count + k for k in outputs.carried()]
+            node.ferries = ferries(every, [*range(count), *shown])
         return node, bound
 
     def _save(self, node: Node) -> None:
@@ -805,13 +815,13 @@ class _Parts:
         if changed is not None:
             raise changed
         first, count = len(self.carried.storages), len(link.part.outputs.storages)
-        remembered = [*passed.arrays(), *self.bound]
+        remembered = [*passed.arrays(), *self.bound] if part.writes else []
         self.carried = crossing.carry(
             self.carried, self.made[len(self.made) - count :], remembered
         )
-        self.frame.passes(self.own, remembered)
+        self.frame.passes(self.own if part.writes else [], remembered)
         self.frame.crosses(link.part, first, self.device.returns)
-        role = Role.COPIED if link.part.escapes else Role.INHERITED
+        role = Role.COPIED if link.part.ferries else Role.INHERITED
         self.roles.carry(f"what {link.part.label} made", count, role)
         if raised is None:
             self._receive(part, told, live, passed, result)
@@ -925,7 +935,7 @@ class _Parts:
         """Hold what follows against a warm-up that went the same way, if one did."""
         ran = tuple(self.session.breaks)
         warm = self.order.specialization.on_way(ran)
-        if warm is None:
+        if warm is None or (self.in_place and warm.writes):
             self.unfit, self.stirred = other.removesuffix(f"; {crossing.RAN}"), True
             self.branched = user_line() or ""
             return

@@ -62,8 +62,10 @@ class Rehearsed:
     def failed(self) -> tuple[Warm, Sequence[Change]]:
         """Return what a run has shown that has failed, and what it has written."""
         self._settle()
-        ops, breaks = self._session.digests(), tuple(self._session.breaks)
-        return Warm(ops, frozenset(), (), breaks), self.changes
+        session = self._session
+        ops, breaks = session.digests(), tuple(session.breaks)
+        warm = Warm(ops, frozenset(), (), breaks, writes=session.writes)
+        return warm, self.changes
 
     def run(
         self,

@@ -10,11 +10,12 @@ from typing import Any, Final, NamedTuple
 
 from sapwood.driver.streams import Stream
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.signature import Arrays
+from sapwood.tree.call.signature import NONE, Arrays
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.node.copy_out import landed
 from sapwood.tree.node.leases import Lease
 from sapwood.tree.node.node import Node
+from sapwood.tree.node.outputs import Bytes
 from sapwood.units import Addr
 
 _NONE: Final[Mapping[int, Storage]] = {}
@@ -45,11 +46,11 @@ def replay(
     stream = device.stream()
     lows = prepare(node, given, ambient, stream)
     device.pages.claim(stream, node.clobbers)
-    escaped = escapes(recordings, node, stream)
+    escaped = escapes(recordings, node, carried, stream)
     launch(node, lows, stream)
     device.pages.writes += node.writes
-    copy_out(recordings, node, escaped, stream)
-    leased = _lease_outputs(recordings, node, escaped)
+    copy_out(recordings, node, carried, escaped, stream)
+    leased = lease_outputs(recordings, node, escaped)
     keep(leased)
     return _commit(recordings, node, given, ambient, stream, escaped, leased, carried)
 
@@ -89,29 +90,48 @@ def launch(node: Node, lows: Sequence[Addr], stream: Stream) -> None:
     node.exec.launch(stream.handle)
 
 
+def give(
+    recordings: Recordings, node: Node, given: Arrays, carried: Sequence[Storage]
+) -> Any:
+    """Return what a part gives that does nothing besides."""
+    stream = recordings.device.stream()
+    escaped = escapes(recordings, node, carried, stream)
+    copy_out(recordings, node, carried, escaped, stream)
+    return _commit(recordings, node, given, NONE, stream, escaped, (), carried).result
+
+
 def copy_out(
-    recordings: Recordings, node: Node, escaped: Mapping[int, Storage], stream: Stream
+    recordings: Recordings,
+    node: Node,
+    carried: Sequence[Storage],
+    escaped: Mapping[int, Storage],
+    stream: Stream,
 ) -> None:
     """Copy the outputs that escape to their storages, after the launch."""
     copy = recordings.device.driver.copy
+    made: list[Bytes | Storage] = [*node.outputs.storages, *carried]
     for start, size, numbers in node.ferries:
         first = numbers[0]
-        moved = escaped[first].address - node.outputs.storages[first].address
+        moved = escaped[first].address - made[first].address
         if size:
             copy(Addr(start + moved), start, size, stream.handle)
 
 
 def escapes(
-    recordings: Recordings, node: Node, stream: Stream
+    recordings: Recordings, node: Node, carried: Sequence[Storage], stream: Stream
 ) -> Mapping[int, Storage]:
-    """Return the storages of outputs that are copied out, by their number."""
+    """Return the storages of what is copied out, by their number.
+
+    Behind its outputs these are the ``carried`` ones, of the parts before it.
+    """
     if not node.ferries:
         return _NONE
     found: dict[int, Storage] = {}
+    made: list[Bytes | Storage] = [*node.outputs.storages, *carried]
     recordings.busy.add(node)
     try:
         for ferry in node.ferries:
-            new = landed(recordings.device, ferry, node.outputs.storages, stream)
+            new = landed(recordings.device, ferry, made, stream)
             found |= zip(ferry.storages, new, strict=True)
         return found
     finally:
@@ -130,10 +150,11 @@ def _commit(
 ) -> Done:
     for storage in escaped.values():
         recordings.leases.begin_loose(storage)
-    rest = iter(leased)
-    storages = [escaped.get(k) or next(rest) for k in range(len(node.output_masks))]
-    for storage in storages:
+    rest, count = iter(leased), len(node.output_masks)
+    storages = [escaped.get(k) or next(rest) for k in range(count)]
+    for storage in (*storages, *escaped.values()):
         storage.writer = stream
+    carried = [escaped.get(k, each) for k, each in enumerate(carried, count)]
     node.hits += 1
     node.last_used = recordings.tick()
     recordings.last = node
@@ -146,8 +167,8 @@ def _commit(
     return Done(result, values, storages)
 
 
-def _lease_outputs(
-    recordings: Recordings, node: Node, escaped: Container[int]
+def lease_outputs(
+    recordings: Recordings, node: Node, escaped: Container[int] = ()
 ) -> list[Storage]:
     """Return new storages of those outputs of a node that have not ``escaped``.
 

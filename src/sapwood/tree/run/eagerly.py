@@ -250,6 +250,7 @@ class Eagerly:
             asks=watching.asks,
             captured=watching.as_captured,
             branches=watching.branches,
+            writes=watching.writes,
             added=taking.added(live.changes, self._is_array),
         )
 

@@ -235,6 +235,7 @@ class Making:
             if specialization.branching:
                 join(specialization.nodes)
             self.call_log.recorded(call, made.node)
+            begun.forget()
             return (result,)
         self.recordings.discard(made.node)
         if made.branched is not None and specialization.captured_astray():
@@ -282,7 +283,7 @@ class Making:
                     self.recordings.fell(each, error.what)
                 if over:
                     self.eagerly.cannot(specialization, told_later(error), call)
-        return Strayed(error, begun, branch, tuple(passage.breaks))
+        return Strayed(error, begun, branch, passage.breaks)
 
     def rerun(self, strayed: Strayed, call: Call) -> Any:
         """Run a call that has strayed as if nothing of it had run.

@@ -174,6 +174,9 @@ class Runner:
             strayed = self.making.strayed(ran, error, call)
         if strayed is not None:
             result = self.making.rerun(strayed, call)
+            # Its error's traceback leads to this frame: what a region was passed would
+            # hold pages until garbage is collected.
+            strayed = None
             self.call_log.ended(began)
             return result
         with self.recordings.device.lock:

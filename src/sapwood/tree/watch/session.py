@@ -144,7 +144,7 @@ class Session:
     as around eager regions. A session that ``rehearses``, as warm-ups do, finds nothing
     unrecordable from then on: only a capture does. ``as_captured`` is the answer, where
     none is on. One ``branches`` where a region returned plain values, which what
-    follows may go by.
+    follows may go by; it ``writes`` where one ran that may have changed anything.
     """
 
     tolerant: bool
@@ -170,6 +170,7 @@ class Session:
     _where: list[str | None] = field(default_factory=list)
     breaks: list[Broken] = field(default_factory=list)
     branches: bool = False
+    writes: bool = False
     _refused: int = 0
     between: Between | None = None
 
@@ -231,6 +232,7 @@ class Session:
         """Note that an eager region ran, on what and with what result, as text."""
         self.breaks.append((len(self.ops), part.name, passed, returned))
         self.branches |= branches
+        self.writes |= part.writes
 
     def live(
         self, part: EagerRegion, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -341,10 +343,10 @@ class Warm:
 
     ``ops`` are digests of the ops, addresses left out; ``stays`` the allocations, by
     their order, that outlived the function or were alive when an eager region ran;
-    ``told`` the plain values in the result; ``breaks``, ``room``, ``asks`` and
-    ``branches`` as in `Session`; ``code`` what tells compiled code apart; ``thread``
-    the one that it ran on. One that is of a capture was ``captured``. ``added`` tells
-    what the function has added to numbers and lists.
+    ``told`` the plain values in the result; ``breaks``, ``room``, ``asks``,
+    ``branches`` and ``writes`` as in `Session`; ``code`` what tells compiled code
+    apart; ``thread`` the one that it ran on. One that is of a capture was ``captured``.
+    ``added`` tells what the function has added to numbers and lists.
     """
 
     ops: tuple[bytes, ...]
@@ -356,6 +358,7 @@ class Warm:
     asks: bool = False
     captured: bool = False
     branches: bool = False
+    writes: bool = False
     added: tuple[Hashable, ...] = ()
     thread: ref[Thread] = field(
         default_factory=lambda: ref(current_thread()), compare=False
