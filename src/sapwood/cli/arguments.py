@@ -4,45 +4,68 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import Any, Final, NoReturn
 
-from sapwood.errors import MisuseError, StoreError
+from sapwood.errors import CaptureError, DriverError, MisuseError, StoreError
 from sapwood.version import __version__
+
+_WHOLE: Final = re.compile("[0-9]{1,40}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the verb that ``argv`` names; return the exit code."""
-    arguments = vars(_parser().parse_args(argv))
+    arguments = _arguments(sys.argv[1:] if argv is None else argv)
     module, name = arguments.pop("verb")
     try:
         # Each verb is loaded when it is run: most need more than the others.
         verb = getattr(import_module(f"sapwood.cli.{module}"), name)
         code: int = verb(**arguments)
-        sys.stdout.flush()
+        print(end="", flush=True)
     except BrokenPipeError:
         # Whoever read has gone; what is left must not be tried once more at the end.
         with Path(os.devnull).open("wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return 1
-    except (MisuseError, StoreError) as error:
-        print(f"sapwood: {error}", file=sys.stderr)
-        return 2 if isinstance(error, MisuseError) else 1
     except KeyboardInterrupt:
-        print("sapwood: interrupted", file=sys.stderr)
-        return 130
+        code, said = 130, "interrupted"
+    except MisuseError as error:
+        code, said = 2, str(error)
+    except (CaptureError, DriverError, MemoryError, StoreError) as error:
+        code, said = 1, str(error) or "there is not enough memory"
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
-        print(f"sapwood: {error.strerror or error}{where}", file=sys.stderr)
-        return 1
+        code, said = 1, f"{error.strerror or error}{where}"
+    else:
+        return code
+    with suppress(OSError):
+        print(f"sapwood: {said}", file=sys.stderr)
     return code
 
 
+def _arguments(argv: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments, where options without a value may go before their verb."""
+    parser = _parser()
+    _, early = parser.parse_known_args(argv)
+    behind = [each for each in argv if each not in early]
+    return vars(parser.parse_args([*behind, *early]))
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what it does not understand."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}. See {self.prog} --help\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="sapwood",
         description="Record GPU work once, replay it at driver speed.",
         epilog="exit codes: 0 success, 1 failed, 2 wrong usage, 130 interrupted",
@@ -61,7 +84,10 @@ def _parser() -> argparse.ArgumentParser:
     report = verb("report", "report", "draw a page from a snapshot in a file")
     report.add_argument("snapshot_path", metavar="SNAPSHOT.json")
     report.add_argument(
-        "--output", dest="out_path", metavar="PATH", help="default: beside the snapshot"
+        *("-o", "--output"),
+        dest="out_path",
+        metavar="PATH",
+        help="default: beside the snapshot",
     )
     return parser
 
@@ -157,9 +183,9 @@ def _seconds(text: str) -> float:
 
 def _whole(least: int) -> Callable[[str], int]:
     def read(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
+        if not _WHOLE.fullmatch(text) or int(text) < least:
             raise argparse.ArgumentTypeError(
-                f"{text!r} is not a whole number from {least}"
+                f"{text[:50]!r} is not a whole number from {least}, of up to 40 digits"
             )
         return int(text)
 

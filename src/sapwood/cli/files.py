@@ -42,12 +42,14 @@ def show(path: str, *, as_json: bool) -> int:
 
 def _runtime(path: str) -> sw.Runtime:
     """Return a runtime for a file that is there: so far all are of emulated devices."""
-    if not Path(path).is_file():
-        raise MisuseError(
-            f"{path} cannot be read: there is no such file. Name one that "
-            "sapwood.save() wrote"
-        )
+    if not _is_file(path):
+        raise MisuseError(f"{path} is no file. Name one that sapwood.save() wrote")
     return sw.Runtime(knobs.current().device or "emulated")
+
+
+def _is_file(path: str) -> bool:
+    with misuse_of_file(f"{path} cannot be read", "Name a file that can"):
+        return Path(path).is_file()
 
 
 def _say(line: str) -> None:
@@ -107,7 +109,7 @@ def _split(inputs: Sequence[str]) -> tuple[dict[str, Any], list[Any]]:
     unnamed: list[Any] = []
     for each in inputs:
         name, equals, path = each.partition("=")
-        if equals and not Path(each).is_file():
+        if equals and not _is_file(each):
             named[name] = _read(path)
         else:
             unnamed.append(_read(each))
@@ -118,9 +120,10 @@ def _read(path: str) -> Any:
     try:
         with misuse_of_file(f"{path} cannot be read", "Name a .npy file"):
             found = np.load(path, allow_pickle=False)
-    except (EOFError, ValueError) as error:
+    except (EOFError, MemoryError, ValueError) as error:
         raise MisuseError(
-            f"{path} is no array in a .npy file. Write one, with numpy.save"
+            f"{path} is no array in a .npy file, or larger than memory. Write one, "
+            "with numpy.save"
         ) from error
     if not isinstance(found, np.ndarray):
         found.close()
@@ -190,11 +193,11 @@ def _write(arrays: Sequence[Any], outputs: Sequence[str]) -> None:
             f"{len(arrays)} arrays. Name as many"
         )
     for array, path in zip(arrays, outputs, strict=False):
-        try:
-            with Path(path).open("wb") as file:
-                np.save(file, array, allow_pickle=False)
-        except OSError as error:
-            raise MisuseError(f"{path} cannot be written: {error}") from error
+        with (
+            misuse_of_file(f"{path} cannot be written", "Name another file"),
+            Path(path).open("wb") as file,
+        ):
+            np.save(file, array, allow_pickle=False)
         print(f"{path}: {_text(array)}")
     for number, array in enumerate(arrays[len(outputs) :], len(outputs) + 1):
         print(f"output {number}, not written: {_text(array)}")

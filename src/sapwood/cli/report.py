@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sapwood.errors import MisuseError, misuse_of_file
+from sapwood.errors import MisuseError, read_file
 from sapwood.units import size_text
 
 
@@ -31,8 +31,7 @@ def report(snapshot_path: str, out_path: str | None = None) -> int:
 def _read(source: Path) -> Any:
     remedy = "Write one with json.dump(rt.snapshot(), file)"
     try:
-        with misuse_of_file(f"{source} cannot be read", remedy):
-            text = source.read_text(encoding="utf-8")
+        text = read_file(source, remedy).decode()
         return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise MisuseError(f"{source} is no JSON: {error}. {remedy}") from error
