@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import astuple
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +31,7 @@ from sapwood.units import size_text
 _SHOWN = 12
 """Digits of a digest that people are shown; a command takes as many as tell it."""
 _LONG = 60
-_DIGEST: Final = re.compile(r"(?:sha256 )?([0-9a-f]{64}|[0-9a-f]{8}…)")
+_DIGEST: Final = re.compile(rb"(?:sha256 )?[0-9a-f]{64}")
 
 
 def ls(path: str | None, as_json: bool = False) -> int:
@@ -98,8 +99,8 @@ def why(path: str | None, digest: str, other: str | None = None) -> int:
     """Show in which components an entry's key differs from that of another.
 
     Both are named by the first digits of their digests; without ``other`` it is the
-    nearest one. Returns 1 where there is none. Raises `MisuseError` where there is no
-    folder, and where the digits fit several entries.
+    nearest one. Raises `StoreError` where there is none, `MisuseError` where there is
+    no folder, and where the digits fit several entries.
     """
     folder, entries, told = _entries(path)
     keys = list(entries.keys())
@@ -108,13 +109,10 @@ def why(path: str | None, digest: str, other: str | None = None) -> int:
     others = [key for key in keys if key != ours]
     theirs = _named(keys, other) if other else ours and nearest(ours, others)
     if ours is not None and theirs is None and other is None:
-        text = f"{folder} has only this entry: there is nothing to compare it with"
-        print(text, file=sys.stderr)
-        return 1
+        raise StoreError(f"{folder} has only this entry: put another to compare with")
     if ours is None or theirs is None:
         missing = digest if ours is None else other
-        print(f"there is no entry {missing} in {folder}", file=sys.stderr)
-        return 1
+        raise StoreError(f"there is no entry {missing} in {folder}. See store ls")
     _show_difference(ours, theirs)
     return 0
 
@@ -214,29 +212,31 @@ def _arrays(signature: bytes) -> str:
 
 
 def _leaf(leaf: Any) -> str:
-    """Return a call's leaf: an array's layout, or the type of a plain value."""
+    """Return a call's leaf: an array's layout, or a plain value, or else its type."""
     kind, *rest = leaf
-    return f"{np.dtype(rest[2])}{rest[0][1:]}" if kind == "tuple" else str(kind)
+    if kind == "tuple":
+        return f"{np.dtype(rest[2])}{rest[0][1:]}"
+    return value_text(rest[0].encode(), 24) or str(kind)
 
 
-def _shown(value: bytes | None) -> str:
-    """Return a component's value for people, a digest by its first digits."""
+def _shown(label: str, value: bytes | None) -> str:
+    """Return a component's value for people, to whom a digest says nothing."""
     if value is None:
         return "-"
-    text = value_text(value)
-    digest = _DIGEST.fullmatch(text)
-    return f"{digest[1][:8]}…" if digest else value_text(value, _LONG)
+    if label == "signature":
+        return f"({_arrays(value)})"
+    return "one" if _DIGEST.fullmatch(value) else value_text(value, _LONG)
 
 
 def _show_difference(ours: Key, theirs: Key) -> None:
     differences = diff(ours, theirs)
     digests = (key.digest[:_SHOWN] for key in (ours, theirs))
-    rows = [
-        (each.label.replace("reads ", "", 1), _shown(each.ours), _shown(each.theirs))
-        for each in differences
-    ]
+    rows = []
+    for each in differences:
+        label, *values = astuple(each)
+        one, other = (_shown(label, value) for value in values)
+        name = label.replace("reads ", "", 1)
+        rows.append((name, one, "another" if one == other else other))
     print_table("Where the keys differ", ("component", *digests), rows)
-    if any(map(_DIGEST.fullmatch, (text for _, *texts in rows for text in texts))):
-        print("A digest stands for code or attributes: what is named has changed.")
     equal = len(set(ours.components) & set(theirs.components))
     print(f"components that differ: {len(differences)}, equal: {equal}")
