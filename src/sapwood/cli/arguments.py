@@ -82,13 +82,9 @@ def _parser() -> argparse.ArgumentParser:
     _simulates(verb("simulate", "simulate", "say how much memory a trace would take"))
     _plans(verb("plan", "plan", "pack buffers with known lifetimes into one range"))
     report = verb("report", "report", "draw a page from a snapshot in a file")
-    report.add_argument("snapshot_path", metavar="SNAPSHOT.json")
-    report.add_argument(
-        *("-o", "--output"),
-        dest="out_path",
-        metavar="PATH",
-        help="default: beside the snapshot",
-    )
+    add = report.add_argument
+    add("snapshot_path", metavar="SNAPSHOT.json")
+    add("-o", "--output", dest="out_path", metavar="PATH", help="default: beside it")
     return parser
 
 

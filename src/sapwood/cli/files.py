@@ -157,8 +157,7 @@ def _choose(
     raise MisuseError(
         f"no recording in the file takes these inputs ({', '.join(given) or 'none'}). "
         f"They take: {'; or '.join(told)}. Give each with --input PATH in this order, "
-        "or with --input NAME=PATH. The contents of those that are saved, as they were "
-        "at one address in all calls, may be left out: all of them, or by name"
+        "or --input NAME=PATH. Those that are saved may be left out: all, or by name"
     )
 
 

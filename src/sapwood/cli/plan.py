@@ -13,7 +13,6 @@ import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Self
 
 from sapwood import knobs
 from sapwood.allocator import planner
@@ -77,16 +76,11 @@ class _Watch:
     def __init__(self) -> None:
         self.best, self.interrupted = "no plan so far", False
 
-    def __enter__(self) -> Self:
-        try:
-            self._before = signal.signal(signal.SIGINT, self._interrupt)
-        except ValueError:  # not on the main thread, which gets all signals
-            self._before = None
-        return self
+    def __enter__(self) -> None:
+        self._before = signal.signal(signal.SIGINT, self._interrupt)
 
     def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+        signal.signal(signal.SIGINT, self._before)
 
     def _interrupt(self, *_: object) -> None:
         """End the search; once more ends the command."""
