@@ -66,6 +66,13 @@ def misuse_of_file(what: str, remedy: str) -> Iterator[None]:
         raise MisuseError(f"{what}: {error.strerror or error}. {remedy}") from error
 
 
+def words(error: Exception) -> str:
+    """Return an error's text; of the system's without the number, with the file."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    return error.strerror + (f": {error.filename}" if error.filename else "")
+
+
 _MOST: Final = 1 << 30
 
 

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from sapwood.errors import CaptureError, DriverError, MisuseError, StoreError
+from sapwood.errors import CaptureError, DriverError, MisuseError, StoreError, words
 from sapwood.version import __version__
 
 _WHOLE: Final = re.compile("[0-9]{1,40}")
@@ -37,11 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code, said = 130, "interrupted"
     except MisuseError as error:
         code, said = 2, str(error)
-    except (CaptureError, DriverError, MemoryError, StoreError) as error:
-        code, said = 1, str(error) or "there is not enough memory"
-    except OSError as error:
-        where = f": {error.filename}" if error.filename else ""
-        code, said = 1, f"{error.strerror or error}{where}"
+    except (CaptureError, DriverError, MemoryError, OSError, StoreError) as error:
+        code, said = 1, words(error) or "there is not enough memory"
     else:
         return code
     with suppress(OSError):

@@ -81,7 +81,6 @@ def _plain(outcome: Outcome) -> dict[str, Any]:
         "lower_bound": outcome.peak,
         "ratio": outcome.ratio,
         "driver_calls": outcome.driver_calls,
-        "calls": dict(sorted(outcome.calls.items())),
     }
 
 

@@ -192,6 +192,7 @@ class Runtime:
         from sapwood.persist.source import StoreSource
 
         reason = entries.store.trouble() if isinstance(entries.store, DiskStore) else ""
+        entries.stopped = reason or ""
         abilities = self.abilities
         if abilities.exact_addresses:
             integration = self._recordings.integration

@@ -75,7 +75,7 @@ _ALL = (
     Policy("stitched", "model", "GMLake-like: any free pages", _of(Stitched)),
     Policy("best-fit", "model", "one range, the smallest gap", _of(BestFit)),
     Policy("first-fit", "model", "one range, the lowest gap", _of(FirstFit)),
-    Policy("planned", "plan", "one range, laid out with hindsight", Planned),
+    Policy("planned", "plan", "one range, 20 steps of `sapwood plan`", Planned),
 )
 
 POLICIES = {policy.name: policy for policy in _ALL}
