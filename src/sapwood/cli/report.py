@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, NoReturn
 
+from sapwood.cli.progress import progress
 from sapwood.errors import MisuseError, read_file
 from sapwood.units import size_text
 
@@ -23,7 +24,8 @@ def report(snapshot_path: str, out_path: str | None = None) -> int:
     target = Path(out_path) if out_path else source.with_suffix(".html")
     if target == source:
         raise MisuseError(f"the page would replace its snapshot {source}. Name another")
-    view.report(_read(source), target)
+    with progress(lambda: f"drawing {target}"):
+        view.report(_read(source), target)
     print(f"{target} ({size_text(target.stat().st_size)}): open it in a browser")
     return 0
 

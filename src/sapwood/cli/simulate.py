@@ -21,8 +21,6 @@ from sapwood.cli.tables import print_table
 from sapwood.errors import MisuseError
 from sapwood.units import size_text
 
-ALL = "all"
-
 
 def simulate(
     path: str,
@@ -41,8 +39,8 @@ def simulate(
     ``device_memory`` is a size as text. Returns 1 where a policy ran out of memory.
     Raises `MisuseError` for what it does not understand.
     """
-    names = [name for named in policies for name in named.split(",")] or [ALL]
-    names = [*POLICIES] if ALL in names else names
+    named = ",".join(policies or ["all"]).split(",")
+    names = [*POLICIES] if "all" in named else named
     run = partial(
         outcome_of,
         trace := read_trace(path, device),

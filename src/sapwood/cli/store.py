@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from sapwood import knobs
+from sapwood.cli.progress import progress
 from sapwood.cli.tables import print_table
 from sapwood.errors import MisuseError, StoreError
 from sapwood.persist.api import Item
@@ -87,7 +88,8 @@ def verify(path: str | None) -> int:
     Raises `MisuseError` where there is no folder.
     """
     store = DiskStore(_folder(path), 0, read_only=True)
-    findings = findings_in(store)
+    with progress(lambda: f"reading {store.path}"):
+        findings = findings_in(store)
     for finding in findings:
         print(f"{finding.name}: {finding.what}")
     count = sum(1 for _ in store.scan())
@@ -105,14 +107,11 @@ def why(path: str | None, digest: str, other: str | None = None) -> int:
     folder, entries, told = _entries(path)
     keys = list(entries.keys())
     _complain(told)
-    ours = _named(keys, digest)
+    ours = _named(folder, keys, digest)
     others = [key for key in keys if key != ours]
-    theirs = _named(keys, other) if other else ours and nearest(ours, others)
-    if ours is not None and theirs is None and other is None:
+    theirs = _named(folder, keys, other) if other else nearest(ours, others)
+    if theirs is None:
         raise StoreError(f"{folder} has only this entry: put another to compare with")
-    if ours is None or theirs is None:
-        missing = digest if ours is None else other
-        raise StoreError(f"there is no entry {missing} in {folder}. See store ls")
     _show_difference(ours, theirs)
     return 0
 
@@ -140,14 +139,16 @@ def _complain(told: Iterable[str]) -> None:
         print(f"sapwood: {text}", file=sys.stderr)
 
 
-def _named(keys: Iterable[Key], digits: str) -> Key | None:
+def _named(folder: str, keys: Iterable[Key], digits: str) -> Key:
     found = [key for key in keys if key.digest.startswith(digits.lower())]
     if len(found) > 1:
         several = ", ".join(sorted(key.digest[: len(digits) + 4] for key in found[:4]))
         raise MisuseError(
             f"{digits!r} fits {len(found)} entries: {several}. Give more digits"
         )
-    return found[0] if found else None
+    if not found:
+        raise StoreError(f"there is no entry {digits} in {folder}. See store ls")
+    return found[0]
 
 
 def _when(item: Item) -> datetime:

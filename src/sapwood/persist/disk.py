@@ -394,8 +394,6 @@ class DiskStore:
             return words(error)
         path = Path(self.path)
         place = next(each for each in (path, *path.parents) if each.exists())
-        if not place.is_dir():
-            return f"{place} is no folder"
         if not self.read_only and not os.access(place, os.W_OK | os.X_OK):
             return f"{place} cannot be written by this user"
         return None
