@@ -71,6 +71,7 @@ def test_doctor_fails_where_nothing_works(capsys, monkeypatch):
         ["plan", "x", "--seed", "y"],
         ["plan", "x", "--seed", "9" * 5_000],
         ["--json", "store", "gc"],
+        ["plan", "x", "x"],
     ],
     ids=lambda argv: " ".join(argv)[:20],
 )
@@ -161,6 +162,20 @@ def test_nowhere_to_write_is_no_traceback(streams, code, said):
         check=False,
     )
     assert (ran.returncode, ran.stderr) == (code, said)
+
+
+def test_any_name_can_be_shown(tmp_path):
+    """Of files and functions, on any terminal: what it cannot show is escaped."""
+    path = tmp_path / os.fsdecode(b"gr\xf6\xdfe.csv")
+    path.write_text("id,lower,upper,size\n")
+    for encoding in ("ascii", "utf-8"):
+        ran = subprocess.run(
+            [sys.executable, "-c", _MAIN, "plan", path],
+            capture_output=True,
+            env=os.environ | {"PYTHONIOENCODING": f"{encoding}:strict"},
+            check=True,
+        )
+        assert ran.stdout.startswith(rb"gr\udcf6\udcdfe: 0 buffers")
 
 
 _MAIN = "import sys; from sapwood.cli import main; sys.exit(main())"

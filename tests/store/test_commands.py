@@ -147,7 +147,7 @@ def test_digits_must_fit_one(path, keys):
 )
 def test_no_folder_is_wrong_usage(path, call):
     """And makes none; one that may not be used is told, with what to do."""
-    with pytest.raises(MisuseError, match="Name the folder of a store"):
+    with pytest.raises(MisuseError, match="Name the folder of one"):
         call(str(path))
     assert not path.exists()
     with pytest.raises(MisuseError, match="store_limit='-1' is not allowed"):

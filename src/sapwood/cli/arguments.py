@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -21,6 +22,8 @@ _WHOLE: Final = re.compile("[0-9]{1,40}")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the verb that ``argv`` names; return the exit code."""
+    if isinstance(sys.stdout, TextIOWrapper):  # whatever names and locales there are
+        sys.stdout.reconfigure(errors="backslashreplace")
     arguments = _arguments(sys.argv[1:] if argv is None else argv)
     module, name = arguments.pop("verb")
     try:
@@ -50,8 +53,8 @@ def _arguments(argv: Sequence[str]) -> dict[str, Any]:
     """Return the arguments, where options without a value may go before their verb."""
     parser = _parser()
     _, early = parser.parse_known_args(argv)
-    behind = [each for each in argv if each not in early]
-    return vars(parser.parse_args([*behind, *early]))
+    behind = sorted(argv, key=lambda each: each in early and each.startswith("-"))
+    return vars(parser.parse_args(behind))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -118,7 +121,7 @@ def _stores(store: argparse.ArgumentParser) -> None:
 def _simulates(simulate: argparse.ArgumentParser) -> None:
     add = simulate.add_argument
     add("path", metavar="TRACE", help="lifetimes, log or snapshot")
-    policy = "what serves it, again for another; default: all"
+    policy = "such as classic or planned, again for another; default: all"
     _several(simulate, "--policy", "policies", "NAME", policy)
     change = "a setting, as in SAPWOOD_ALLOC_CONF; again for more"
     _several(simulate, "--set", "changes", "KEY=VALUE", change)

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -120,8 +119,6 @@ def _folder(path: str | None) -> str:
     path = path or knobs.current().store
     if not path:
         raise MisuseError("no store was named. Give --path, or set SAPWOOD_STORE")
-    if not Path(path).expanduser().is_dir():
-        raise MisuseError(f"{path} is no folder. Name the folder of a store")
     if not is_store(path):
         raise MisuseError(f"{path} holds no store. Name the folder of one")
     return path
