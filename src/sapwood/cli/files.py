@@ -12,6 +12,7 @@ import numpy as np
 
 import sapwood as sw
 from sapwood import knobs
+from sapwood.cli.progress import progress
 from sapwood.errors import MisuseError, StoreError, misuse_of_file
 from sapwood.persist.bundle import Saved
 from sapwood.runtime.files import Loaded
@@ -21,7 +22,7 @@ from sapwood.units import size_text
 
 def show(path: str, *, as_json: bool) -> int:
     """Print what is in a file; return 0. Raises `StoreError` for a damaged one."""
-    with _runtime(path) as runtime:
+    with _runtime(path) as runtime, progress(lambda: f"reading {path}"):
         found = _contents(runtime.load(path, nested=False))
     if as_json:
         print(json.dumps(found))
@@ -89,7 +90,7 @@ def run(path: str, inputs: Sequence[str], outputs: Sequence[str]) -> int:
     write the resulting arrays to, in their order; those left over are described.
     """
     named, unnamed = _split(inputs)
-    with _runtime(path) as runtime:
+    with _runtime(path) as runtime, progress(lambda: f"running {path}"):
         function = runtime.load(path, nested=False)
         saved, arrays = _choose(function.bundle.recordings, named, unnamed)
         leaves = [
@@ -100,7 +101,7 @@ def run(path: str, inputs: Sequence[str], outputs: Sequence[str]) -> int:
         ]
         results = function(*_arguments(saved, leaves))
         found = [np.asarray(leaf) for leaf in results if hasattr(leaf, "dtype")]
-        _write(found, outputs)
+    _write(found, outputs)
     return 0
 
 
