@@ -101,8 +101,8 @@ def demo(*, epochs: int, seed: int, as_json: bool) -> int:
         data = digits.load_digits(seed)
     except ImportError as error:
         raise MisuseError(
-            "the demo needs scikit-learn, which ships the digits: "
-            "pip install 'sapwood[demo]'"
+            "the demo needs scikit-learn, which ships the digits: pip install "
+            "scikit-learn"
         ) from error
     loading = time.perf_counter() - began
     console = Console()

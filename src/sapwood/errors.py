@@ -25,7 +25,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, Final, Self
 
 from sapwood.units import size_text
 
@@ -63,6 +64,26 @@ def misuse_of_file(what: str, remedy: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise MisuseError(f"{what}: {error.strerror or error}. {remedy}") from error
+
+
+def words(error: Exception) -> str:
+    """Return an error's text; of the system's without the number, with the file."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    return error.strerror + (f": {error.filename}" if error.filename else "")
+
+
+_MOST: Final = 1 << 30
+
+
+def read_file(path: str | Path, remedy: str) -> bytes:
+    """Return what is in a file; raise `MisuseError` where that cannot be read."""
+    with misuse_of_file(f"{path} cannot be read", remedy):
+        with Path(path).open("rb") as file:
+            data = file.read(_MOST + 1)
+        if len(data) > _MOST:
+            raise OSError(f"it holds more than {size_text(_MOST)}")
+    return data
 
 
 class StaleOutput(MisuseError):

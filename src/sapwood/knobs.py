@@ -248,7 +248,7 @@ def settings() -> tuple[Setting, ...]:
 
 
 def limit(
-    name: str, value: object, least: str = "one page of the device"
+    name: str, value: object, least: str = "one page of the device, or empty"
 ) -> Size | None:
     """Return a limit in bytes, given so or as text; None where it is empty.
 
@@ -259,7 +259,7 @@ def limit(
         size: Size | None = _limit(1).read(value)
     except (TypeError, ValueError):
         raise MisuseError(
-            f"{name}={value!r} is not allowed. Set {_BYTES}, from {least}, or empty"
+            f"{name}={value!r} is not allowed. Set {_BYTES}, from {least}"
         ) from None
     return size
 

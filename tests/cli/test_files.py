@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -123,11 +124,14 @@ def test_inputs_that_do_not_fit_are_told(saved, arrays, capsys, inputs, told):
 
 
 def test_files_that_are_no_arrays_are_told(saved, tmp_path, capsys):
-    """Missing, empty, text, pickled, or several in one."""
+    """Missing, empty, text, several in one, or one that says it is 582 TiB."""
     np.savez(tmp_path / "many.npz", a=np.ones(3))
     (tmp_path / "empty.npy").write_bytes(b"")
     (tmp_path / "text.npy").write_text("1 2 3")
-    for name in ("missing.npy", "empty.npy", "text.npy", "many.npz"):
+    with (tmp_path / "bomb.npy").open("wb") as file:
+        told = {"descr": "<f8", "fortran_order": False, "shape": (8 * 10**13,)}
+        np.lib.format.write_array_header_1_0(file, told)
+    for name in ("missing.npy", "empty.npy", "text.npy", "many.npz", "bomb.npy"):
         assert main(["run", saved, "--input", str(tmp_path / name)]) == 2
         assert f"{name} " in capsys.readouterr().err
 
@@ -140,6 +144,9 @@ def test_outputs_that_cannot_be_are_told(saved, arrays, tmp_path, capsys):
     assert "4 outputs were named, and the function returns 2" in capsys.readouterr().err
     assert main([*argv, "--output", str(tmp_path / "none" / "out.npy")]) == 2
     assert "cannot be written" in capsys.readouterr().err
+    assert main([*argv, "--output", "/dev/full"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("sapwood: /dev/full cannot be written: No space left on")
 
 
 @pytest.mark.parametrize("verb", ["show", "run"])
@@ -147,7 +154,12 @@ def test_files_that_are_none_are_told(verb, saved, tmp_path, capsys):
     """A damaged one fails; a missing one is wrong usage. One line for either."""
     damaged = tmp_path / "damaged"
     damaged.write_bytes(Path(saved).read_bytes()[:-1])
-    for path, code in ((damaged, 1), (tmp_path / "missing", 2)):
+    pipe, endless = tmp_path / "pipe", tmp_path / "endless"
+    os.mkfifo(pipe)
+    with endless.open("wb") as file:
+        file.truncate(1 << 42)
+    bad = [(tmp_path / "missing", 2), (tmp_path, 2), (pipe, 2), ("a" * 300, 2)]
+    for path, code in ((damaged, 1), (endless, 1), *bad):
         assert main([verb, str(path)]) == code
         told = capsys.readouterr().err
         assert told.startswith("sapwood: ")

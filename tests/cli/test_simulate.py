@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -88,7 +89,7 @@ def test_settings_are_spelt_as_in_the_environment(change, trace, capsys, monkeyp
         (["--set", "max_split_size=-1"], "max_split_size"),
         (["--set", "max_spilt_size_mb=64"], "max_split_size_mb"),
         (["--device-memory", "80 bananas"], "--device-memory='80 bananas'"),
-        (["--device-memory", "1025TiB"], "'1025TiB' is more than any device has"),
+        (["--device-memory", "1025TiB"], "1025 TiB is more than any device has"),
         (["--device-memory", "9" * 40], "Give at most 1024 TiB"),
         (["--device", "5"], "steps.csv is no snapshot of PyTorch"),
     ],
@@ -119,3 +120,32 @@ def test_a_file_that_is_no_trace_is_named(tmp_path, capsys):
     """So is a file that cannot be read."""
     assert main(["simulate", str(tmp_path / "none.csv")]) == 2
     assert "none.csv cannot be read" in capsys.readouterr().err
+    path = tmp_path / "latin.csv"
+    path.write_bytes("id,lower,upper,size\né,0,1,4\n".encode("latin-1"))
+    assert main(["simulate", str(path)]) == 2
+    assert f"line 2 of {path} is no text in UTF-8" in capsys.readouterr().err
+
+
+def test_tabs_will_do(tmp_path, capsys):
+    """As for a plan."""
+    path = tmp_path / "tabs.csv"
+    path.write_text(ROWS.replace(",", "\t"))
+    told = _told(capsys, str(path), "--policy", "classic")[1]
+    assert told["peak"] == 60_000_000
+
+
+def test_a_terminal_shows_how_far_it_is(trace, capsys, monkeypatch):
+    """After a second, while it runs; then the line is empty."""
+    shown = []
+
+    def slow(*_, **__):
+        while "steps: 0 of 1 policies, 1 s" not in "".join(shown):
+            time.sleep(0.02)
+            shown.append(capsys.readouterr().err)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sapwood.cli.simulate.outcome_of", slow)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert main(["simulate", trace, "--policy", "classic"]) == 130
+    told = capsys.readouterr().err
+    assert told.endswith(f"\r{'':79}\rsapwood: interrupted\n")

@@ -80,7 +80,7 @@ def test_without_bindings_there_is_no_device(monkeypatch, tmp_path, here):
         driver.touch()
     monkeypatch.setattr(bindings, "_DRIVER", driver)
     monkeypatch.setitem(sys.modules, "cuda", None)
-    with pytest.raises(NoDevice, match=r"pip install 'sapwood\[cuda\]'") as caught:
+    with pytest.raises(NoDevice, match=r"pip install 'cuda-bindings>=13") as caught:
         Cuda()
     assert isinstance(caught.value.__cause__, ImportError)
     said = str(caught.value)

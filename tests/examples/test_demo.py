@@ -44,7 +44,7 @@ def test_the_demo_says_what_it_misses(monkeypatch, capsys):
     """Without scikit-learn there are no digits: the message says how to get them."""
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     assert main([]) == 2
-    assert "pip install 'sapwood[demo]'" in capsys.readouterr().err
+    assert "pip install scikit-learn" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

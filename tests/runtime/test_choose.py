@@ -9,6 +9,7 @@ import pytest
 
 import sapwood as sw
 from sapwood.driver import cuda
+from sapwood.driver.cuda import bindings
 from sapwood.driver.emulated import Emulated
 from sapwood.events import Fallback
 from sapwood.runtime import core
@@ -53,13 +54,16 @@ def test_the_first_gpu_is_the_best(chosen):
     assert (type(found), found.ordinal, events) == (_Gpu, 0, [])
 
 
-def test_without_a_gpu_it_is_the_emulated_device(chosen, caplog):
-    """The reason is an event, and one line for the user, said once a process."""
-    with caplog.at_level(logging.WARNING, "sapwood"):
-        found, events = chosen(None, _none)
-    assert type(found) is Emulated
-    assert events == [Fallback("GPU 0 is not there")]
-    assert [record.message.count("GPU 0") for record in caplog.records] == [1]
+def test_without_a_gpu_it_is_the_emulated_device(chosen, caplog, monkeypatch):
+    """The reason is an event; a user of NVIDIA's driver gets a line, once a process."""
+    for here in (False, True):
+        monkeypatch.setattr(bindings, "is_driver_here", lambda here=here: here)
+        with caplog.at_level(logging.WARNING, "sapwood"):
+            found, events = chosen(None, _none)
+        assert type(found) is Emulated
+        assert events == [Fallback("GPU 0 is not there")]
+        told = [record.message.count("GPU 0") for record in caplog.records]
+        assert told == [1] * here
 
 
 def test_a_gpu_without_cupy_is_none(chosen):
@@ -73,7 +77,7 @@ def test_a_gpu_without_cupy_is_none(chosen):
     found, events = chosen(None, gpu, cupy=False)
     assert type(found) is Emulated
     assert [each.closed for each in opened] == [True]
-    assert "sapwood[cupy]" in events[0].reason
+    assert "pip install cupy-cuda13x" in events[0].reason
 
 
 @pytest.mark.parametrize(

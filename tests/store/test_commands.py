@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -123,12 +124,13 @@ def test_why_needs_two_entries(path, make_key, capsys):
     """An entry that is not there, or alone, is told."""
     key = make_key(shape="8")
     Entries(DiskStore(path, LIMIT)).put(key, {})
-    assert why(str(path), "0000") == 1
-    assert "no entry 0000" in capsys.readouterr().err
-    assert why(str(path), key.digest) == 1
-    assert "has only this entry: there is nothing to" in capsys.readouterr().err
-    assert why(str(path), key.digest, "0000") == 1
-    assert "no entry 0000" in capsys.readouterr().err
+    for argv, told in (
+        (["0000"], "there is no entry 0000 in"),
+        ([key.digest], "has only this entry: put another"),
+        ([key.digest, "0000"], "there is no entry 0000 in"),
+    ):
+        assert main(["store", "why", *argv, "--path", str(path)]) == 1
+        assert told in capsys.readouterr().err
 
 
 def test_digits_must_fit_one(path, keys):
@@ -145,7 +147,7 @@ def test_digits_must_fit_one(path, keys):
 )
 def test_no_folder_is_wrong_usage(path, call):
     """And makes none; one that may not be used is told, with what to do."""
-    with pytest.raises(MisuseError, match="Name the folder of a store"):
+    with pytest.raises(MisuseError, match="Name the folder of one"):
         call(str(path))
     assert not path.exists()
     with pytest.raises(MisuseError, match="store_limit='-1' is not allowed"):
@@ -168,21 +170,25 @@ def test_the_folder_is_named_before_or_behind_the_command(path, capsys):
 
 
 def test_people_see_calls_and_what_has_changed(path, tmp_path, capsys):
-    """A function with its arrays; code that differs by the start of a digest."""
-    for text in ("x * 2", "x - 1"):
+    """A function with its arguments, and what differs in words, without a digest."""
+    for text, n in (("x * 2", 4), ("x - 1", 4), ("x - 1", 5.0)):
         program = tmp_path / "program.py"
-        program.write_text(PROGRAM.format(path=str(path), text=text))
+        program.write_text(PROGRAM.format(path=str(path), text=text, n=n))
         subprocess.run([sys.executable, program], check=True)
     assert main(["store", "ls", "--path", str(path)]) == 0
-    assert capsys.readouterr().out.count("step(float64[2, 3], int)") == 2
+    assert capsys.readouterr().out.count("step(float64[2, 3], 4)") == 2
     assert ls(str(path), as_json=True) == 0
     entries = json.loads(capsys.readouterr().out)["entries"]
     digests = [entry["digest"] for entry in entries]
-    assert main(["store", "why", digests[0], digests[1], "--path", str(path)]) == 0
-    told = capsys.readouterr().out
-    assert "step.__code__" in told
-    assert "A digest stands for code" in told
-    assert all(len(word) < 64 for word in told.split())
+    for ours, theirs, row in (
+        (0, 1, ["signature", "(float64[2, 3], 5.0)", "(float64[2, 3], 4)"]),
+        (1, 2, ["step.__code__", "one", "another"]),
+    ):
+        argv = ["store", "why", digests[ours], digests[theirs]]
+        assert main([*argv, "--path", str(path)]) == 0
+        told = capsys.readouterr().out
+        assert row in [re.split(" *│ *", line)[1:-1] for line in told.splitlines()]
+        assert "components that differ: 1" in told
 
 
 PROGRAM = """
@@ -195,7 +201,7 @@ with sw.Runtime("emulated", store={path!r}) as rt:
         return {text}
 
     for _ in range(3):
-        step(rt.array(np.ones((2, 3))), 4)
+        step(rt.array(np.ones((2, 3))), {n})
 """
 
 

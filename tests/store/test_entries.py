@@ -216,7 +216,7 @@ def test_no_trouble_of_a_store_is_raised(error, outcome, make_key):
 @pytest.mark.parametrize(
     "number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.EDQUOT]
 )
-def test_a_lasting_trouble_ends_putting(number, make_key):
+def test_a_lasting_trouble_ends_putting(number, make_key, caplog):
     """Full, read-only, forbidden: it is told once and not tried again."""
     store, told = Failing(OSError(number, "no"), works=("get",)), []
     entries = Entries(store, told.append)
@@ -225,6 +225,7 @@ def test_a_lasting_trouble_ends_putting(number, make_key):
     assert store.calls == 1
     assert entries.tally == {"refused": 3}
     assert told == [entries.stopped] == ["nothing more is put into the store: no"]
+    assert caplog.messages == told
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EFBIG, errno.ENOMEM])

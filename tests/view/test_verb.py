@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from sapwood.cli import main
 from sapwood.cli.report import report
 from sapwood.errors import MisuseError
 from sapwood.view import render
@@ -33,6 +34,16 @@ def test_the_page_is_written_where_asked(source, snapshot, tmp_path):
     assert report(str(source), str(target)) == 0
     assert target.read_text(encoding="utf-8") == render(snapshot)
     assert not source.with_suffix(".html").exists()
+
+
+def test_a_device_is_not_replaced(source, tmp_path, capsys):
+    """It is written to, and a full one is told."""
+    for name, code in (("full", 2), ("null", 0)):
+        link = tmp_path / name
+        link.symlink_to(f"/dev/{name}")
+        assert main(["report", str(source), "-o", str(link)]) == code
+        assert link.is_symlink()
+    assert "full: No space left on device" in capsys.readouterr().err
 
 
 def test_a_snapshot_is_not_replaced(source):

@@ -4,45 +4,68 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
+from typing import Any, Final, NoReturn
 
-from sapwood.errors import MisuseError, StoreError
+from sapwood.errors import CaptureError, DriverError, MisuseError, StoreError, words
 from sapwood.version import __version__
+
+_WHOLE: Final = re.compile("[0-9]{1,40}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the verb that ``argv`` names; return the exit code."""
-    arguments = vars(_parser().parse_args(argv))
+    if isinstance(sys.stdout, TextIOWrapper):  # whatever names and locales there are
+        sys.stdout.reconfigure(errors="backslashreplace")
+    arguments = _arguments(sys.argv[1:] if argv is None else argv)
     module, name = arguments.pop("verb")
     try:
         # Each verb is loaded when it is run: most need more than the others.
         verb = getattr(import_module(f"sapwood.cli.{module}"), name)
         code: int = verb(**arguments)
-        sys.stdout.flush()
+        print(end="", flush=True)
     except BrokenPipeError:
         # Whoever read has gone; what is left must not be tried once more at the end.
         with Path(os.devnull).open("wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return 1
-    except (MisuseError, StoreError) as error:
-        print(f"sapwood: {error}", file=sys.stderr)
-        return 2 if isinstance(error, MisuseError) else 1
     except KeyboardInterrupt:
-        print("sapwood: interrupted", file=sys.stderr)
-        return 130
-    except OSError as error:
-        where = f": {error.filename}" if error.filename else ""
-        print(f"sapwood: {error.strerror or error}{where}", file=sys.stderr)
-        return 1
+        code, said = 130, "interrupted"
+    except MisuseError as error:
+        code, said = 2, str(error)
+    except (CaptureError, DriverError, MemoryError, OSError, StoreError) as error:
+        code, said = 1, words(error) or "there is not enough memory"
+    else:
+        return code
+    with suppress(OSError):
+        print(f"sapwood: {said}", file=sys.stderr)
     return code
 
 
+def _arguments(argv: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments, where options without a value may go before their verb."""
+    parser = _parser()
+    _, early = parser.parse_known_args(argv)
+    behind = sorted(argv, key=lambda each: each in early and each.startswith("-"))
+    return vars(parser.parse_args(behind))
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what it does not understand."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}. See {self.prog} --help\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="sapwood",
         description="Record GPU work once, replay it at driver speed.",
         epilog="exit codes: 0 success, 1 failed, 2 wrong usage, 130 interrupted",
@@ -59,10 +82,9 @@ def _parser() -> argparse.ArgumentParser:
     _simulates(verb("simulate", "simulate", "say how much memory a trace would take"))
     _plans(verb("plan", "plan", "pack buffers with known lifetimes into one range"))
     report = verb("report", "report", "draw a page from a snapshot in a file")
-    report.add_argument("snapshot_path", metavar="SNAPSHOT.json")
-    report.add_argument(
-        "--output", dest="out_path", metavar="PATH", help="default: beside the snapshot"
-    )
+    add = report.add_argument
+    add("snapshot_path", metavar="SNAPSHOT.json")
+    add("-o", "--output", dest="out_path", metavar="PATH", help="default: beside it")
     return parser
 
 
@@ -99,7 +121,7 @@ def _stores(store: argparse.ArgumentParser) -> None:
 def _simulates(simulate: argparse.ArgumentParser) -> None:
     add = simulate.add_argument
     add("path", metavar="TRACE", help="lifetimes, log or snapshot")
-    policy = "what serves it, again for another; default: all"
+    policy = "such as classic or planned, again for another; default: all"
     _several(simulate, "--policy", "policies", "NAME", policy)
     change = "a setting, as in SAPWOOD_ALLOC_CONF; again for more"
     _several(simulate, "--set", "changes", "KEY=VALUE", change)
@@ -157,9 +179,9 @@ def _seconds(text: str) -> float:
 
 def _whole(least: int) -> Callable[[str], int]:
     def read(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
+        if not _WHOLE.fullmatch(text) or int(text) < least:
             raise argparse.ArgumentTypeError(
-                f"{text!r} is not a whole number from {least}"
+                f"{text[:50]!r} is not a whole number from {least}, of up to 40 digits"
             )
         return int(text)
 

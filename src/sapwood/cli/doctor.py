@@ -39,7 +39,6 @@ def findings() -> dict[str, Any]:
         "frameworks": {name: _version(name) for name in FRAMEWORKS},
         "devices": [_device("emulated"), _device("cuda")],
         "runs": {name: _runs(name) for name in FRAMEWORKS},
-        "guards": "Python" if _fast.native() is None else "C",
         "fast": _fast.trouble() or "built",
         "settings": _changed_settings(),
     }
@@ -98,10 +97,8 @@ def _changed_settings() -> dict[str, str]:
 
 
 def _show(found: dict[str, Any]) -> None:
-    print(
-        f"sapwood {found['sapwood']}, Python {found['python']} "
-        f"({sys.executable}), {found['platform']}"
-    )
+    print(f"sapwood {found['sapwood']}, {found['platform']}")
+    print(f"Python {found['python']}, {sys.executable}")
     devices = (
         (device["name"], "yes" if device["works"] else "no", device["note"])
         for device in found["devices"]
@@ -112,7 +109,6 @@ def _show(found: dict[str, Any]) -> None:
         for name, here in found["frameworks"].items()
     )
     print_table("What runs where", ("framework", "version", "runs"), frameworks)
-    print(f"_fast, which is in C: {found['fast']}")
-    print(f"guards are looked at in {found['guards']}")
+    print(f"fast path in C: {found['fast']}")
     for variable, value in found["settings"].items():
         print(f"{variable} is set: {value}")

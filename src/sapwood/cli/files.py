@@ -12,6 +12,7 @@ import numpy as np
 
 import sapwood as sw
 from sapwood import knobs
+from sapwood.cli.progress import progress
 from sapwood.errors import MisuseError, StoreError, misuse_of_file
 from sapwood.persist.bundle import Saved
 from sapwood.runtime.files import Loaded
@@ -21,7 +22,7 @@ from sapwood.units import size_text
 
 def show(path: str, *, as_json: bool) -> int:
     """Print what is in a file; return 0. Raises `StoreError` for a damaged one."""
-    with _runtime(path) as runtime:
+    with _runtime(path) as runtime, progress(lambda: f"reading {path}"):
         found = _contents(runtime.load(path, nested=False))
     if as_json:
         print(json.dumps(found))
@@ -42,12 +43,14 @@ def show(path: str, *, as_json: bool) -> int:
 
 def _runtime(path: str) -> sw.Runtime:
     """Return a runtime for a file that is there: so far all are of emulated devices."""
-    if not Path(path).is_file():
-        raise MisuseError(
-            f"{path} cannot be read: there is no such file. Name one that "
-            "sapwood.save() wrote"
-        )
+    if not _is_file(path):
+        raise MisuseError(f"{path} is no file. Name one that sapwood.save() wrote")
     return sw.Runtime(knobs.current().device or "emulated")
+
+
+def _is_file(path: str) -> bool:
+    with misuse_of_file(f"{path} cannot be read", "Name a file that can"):
+        return Path(path).is_file()
 
 
 def _say(line: str) -> None:
@@ -87,7 +90,7 @@ def run(path: str, inputs: Sequence[str], outputs: Sequence[str]) -> int:
     write the resulting arrays to, in their order; those left over are described.
     """
     named, unnamed = _split(inputs)
-    with _runtime(path) as runtime:
+    with _runtime(path) as runtime, progress(lambda: f"running {path}"):
         function = runtime.load(path, nested=False)
         saved, arrays = _choose(function.bundle.recordings, named, unnamed)
         leaves = [
@@ -98,7 +101,7 @@ def run(path: str, inputs: Sequence[str], outputs: Sequence[str]) -> int:
         ]
         results = function(*_arguments(saved, leaves))
         found = [np.asarray(leaf) for leaf in results if hasattr(leaf, "dtype")]
-        _write(found, outputs)
+    _write(found, outputs)
     return 0
 
 
@@ -107,7 +110,7 @@ def _split(inputs: Sequence[str]) -> tuple[dict[str, Any], list[Any]]:
     unnamed: list[Any] = []
     for each in inputs:
         name, equals, path = each.partition("=")
-        if equals and not Path(each).is_file():
+        if equals and not _is_file(each):
             named[name] = _read(path)
         else:
             unnamed.append(_read(each))
@@ -118,9 +121,10 @@ def _read(path: str) -> Any:
     try:
         with misuse_of_file(f"{path} cannot be read", "Name a .npy file"):
             found = np.load(path, allow_pickle=False)
-    except (EOFError, ValueError) as error:
+    except (EOFError, MemoryError, ValueError) as error:
         raise MisuseError(
-            f"{path} is no array in a .npy file. Write one, with numpy.save"
+            f"{path} is no array in a .npy file, or larger than memory. Write one, "
+            "with numpy.save"
         ) from error
     if not isinstance(found, np.ndarray):
         found.close()
@@ -154,8 +158,7 @@ def _choose(
     raise MisuseError(
         f"no recording in the file takes these inputs ({', '.join(given) or 'none'}). "
         f"They take: {'; or '.join(told)}. Give each with --input PATH in this order, "
-        "or with --input NAME=PATH. The contents of those that are saved, as they were "
-        "at one address in all calls, may be left out: all of them, or by name"
+        "or --input NAME=PATH. Those that are saved may be left out: all, or by name"
     )
 
 
@@ -190,11 +193,11 @@ def _write(arrays: Sequence[Any], outputs: Sequence[str]) -> None:
             f"{len(arrays)} arrays. Name as many"
         )
     for array, path in zip(arrays, outputs, strict=False):
-        try:
-            with Path(path).open("wb") as file:
-                np.save(file, array, allow_pickle=False)
-        except OSError as error:
-            raise MisuseError(f"{path} cannot be written: {error}") from error
+        with (
+            misuse_of_file(f"{path} cannot be written", "Name another file"),
+            Path(path).open("wb") as file,
+        ):
+            np.save(file, array, allow_pickle=False)
         print(f"{path}: {_text(array)}")
     for number, array in enumerate(arrays[len(outputs) :], len(outputs) + 1):
         print(f"output {number}, not written: {_text(array)}")

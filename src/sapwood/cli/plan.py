@@ -11,20 +11,17 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import time
+from dataclasses import asdict
 from pathlib import Path
-from typing import Final, Self
 
 from sapwood import knobs
 from sapwood.allocator import planner
 from sapwood.allocator.lifetimes import OFFSET, Lifetimes, parse_lifetimes
 from sapwood.allocator.planner import Plan
-from sapwood.errors import InternalError, MisuseError, misuse_of_file
+from sapwood.cli.progress import progress
+from sapwood.errors import InternalError, MisuseError, misuse_of_file, read_file
 from sapwood.graphs.whole import replace_file
 from sapwood.units import size_text
-
-_PAUSE: Final = 0.5
-"""Seconds between what is shown of a search."""
 
 
 def plan(
@@ -44,11 +41,10 @@ def plan(
     `MisuseError` for what cannot be read, written or planned.
     """
     most = None if capacity is None else knobs.limit("--capacity", capacity, "1 B")
-    with misuse_of_file(f"{path} cannot be read", "Name a CSV file of lifetimes"):
-        data = Path(path).read_bytes()
-    table = parse_lifetimes(path, data)
+    table = parse_lifetimes(path, read_file(path, "Name a CSV file of lifetimes"))
     target = None if output is None else _target(path, output, table)
-    with _Watch(Path(path).stem) as watch:
+    watch = _Watch()
+    with progress(lambda: f"{Path(path).stem}: {watch.best}"), watch:
         made = planner.plan(
             table.buffers,
             capacity=most,
@@ -75,25 +71,16 @@ def plan(
 
 
 class _Watch:
-    """Shows on a terminal how far a search is; the first Control-C inside ends it."""
+    """Knows how far a search is; the first Control-C inside ends it."""
 
-    def __init__(self, name: str) -> None:
-        self.name, self.interrupted = name, False
-        self._began = self._shown = time.monotonic()
-        self._is_seen = sys.stderr.isatty()
+    def __init__(self) -> None:
+        self.best, self.interrupted = "no plan so far", False
 
-    def __enter__(self) -> Self:
-        try:
-            self._before = signal.signal(signal.SIGINT, self._interrupt)
-        except ValueError:  # not on the main thread, which gets all signals
-            self._before = None
-        return self
+    def __enter__(self) -> None:
+        self._before = signal.signal(signal.SIGINT, self._interrupt)
 
     def __exit__(self, *_: object) -> None:
-        if self._shown > self._began:
-            print(f"\r{'':72}\r", end="", file=sys.stderr, flush=True)
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+        signal.signal(signal.SIGINT, self._before)
 
     def _interrupt(self, *_: object) -> None:
         """End the search; once more ends the command."""
@@ -101,12 +88,8 @@ class _Watch:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def goes_on(self, best: int) -> bool:
-        """Show the best height so far, twice a second; return whether to go on."""
-        now = time.monotonic()
-        if self._is_seen and now - self._shown > _PAUSE:
-            self._shown = now
-            text = f"{self.name}: {best:,} bytes so far, {now - self._began:.0f} s"
-            print(f"\r{text:<72}", end="", file=sys.stderr, flush=True)
+        """Note the best height so far; return whether to go on."""
+        self.best = f"{best:,} bytes so far"
         return not self.interrupted
 
 
@@ -144,28 +127,18 @@ def _real(target: Path) -> Path:
 
 
 def _write(target: Path, text: str) -> None:
-    """Write a file whole, or leave what was there; pipes and devices are written to."""
+    """Write a file whole, or leave what was there."""
     with misuse_of_file(f"{target} cannot be written", "Name another file with -o"):
-        if target.exists() and not target.is_file():
-            target.write_text(text, encoding="utf-8", newline="")
-        else:
-            replace_file(target, text.encode())
+        replace_file(target, text.encode())
 
 
 def _plain(
     path: str, table: Lifetimes, made: Plan, capacity: int | None, alignment: int
 ) -> dict[str, object]:
-    return {
-        "trace": Path(path).stem,
-        "buffers": len(table.buffers),
-        "height": made.height,
-        "lower_bound": made.lower_bound,
-        "ratio": made.ratio,
-        "seconds": made.seconds,
-        "solved": made.solved,
-        "capacity": capacity,
-        "alignment": alignment,
-    }
+    told = asdict(made)
+    del told["offsets"]
+    about = {"trace": Path(path).stem, "buffers": len(table.buffers), **told}
+    return {**about, "ratio": made.ratio, "capacity": capacity, "alignment": alignment}
 
 
 def _tell(path: str, table: Lifetimes, made: Plan) -> None:

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sapwood.errors import MisuseError, misuse_of_file
+from sapwood.cli.progress import progress
+from sapwood.errors import MisuseError, read_file
 from sapwood.units import size_text
 
 
@@ -23,7 +24,8 @@ def report(snapshot_path: str, out_path: str | None = None) -> int:
     target = Path(out_path) if out_path else source.with_suffix(".html")
     if target == source:
         raise MisuseError(f"the page would replace its snapshot {source}. Name another")
-    view.report(_read(source), target)
+    with progress(lambda: f"drawing {target}"):
+        view.report(_read(source), target)
     print(f"{target} ({size_text(target.stat().st_size)}): open it in a browser")
     return 0
 
@@ -31,8 +33,7 @@ def report(snapshot_path: str, out_path: str | None = None) -> int:
 def _read(source: Path) -> Any:
     remedy = "Write one with json.dump(rt.snapshot(), file)"
     try:
-        with misuse_of_file(f"{source} cannot be read", remedy):
-            text = source.read_text(encoding="utf-8")
+        text = read_file(source, remedy).decode()
         return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise MisuseError(f"{source} is no JSON: {error}. {remedy}") from error

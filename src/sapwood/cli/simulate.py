@@ -9,17 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from sapwood import knobs
 from sapwood.allocator.caching.settings import Settings
-from sapwood.allocator.simulate import POLICIES, Outcome, Trace, compare, read_trace
-from sapwood.allocator.simulate.run import MOST_MEMORY
+from sapwood.allocator.simulate import POLICIES, Outcome, Trace, read_trace
+from sapwood.allocator.simulate import simulate as outcome_of
+from sapwood.cli.progress import progress
 from sapwood.cli.tables import print_table
 from sapwood.errors import MisuseError
-from sapwood.units import Size, size_text
-
-ALL = "all"
+from sapwood.units import size_text
 
 
 def simulate(
@@ -39,30 +39,24 @@ def simulate(
     ``device_memory`` is a size as text. Returns 1 where a policy ran out of memory.
     Raises `MisuseError` for what it does not understand.
     """
-    names = [name for named in policies for name in named.split(",")] or [ALL]
-    outcomes = compare(
+    named = ",".join(policies or ["all"]).split(",")
+    names = [*POLICIES] if "all" in named else named
+    run = partial(
+        outcome_of,
         trace := read_trace(path, device),
-        POLICIES if ALL in names else names,
         settings=_settings(changes),
-        device_memory=_memory(device_memory),
+        device_memory=knobs.limit("--device-memory", device_memory, "1 B"),
         repeat=repeat,
     )
+    outcomes: list[Outcome] = []
+    with progress(lambda: f"{trace.name}: {len(outcomes)} of {len(names)} policies"):
+        outcomes.extend(map(run, names))
     if as_json:
         told = [_plain(outcome) for outcome in outcomes]
-        print(json.dumps(told if ALL in names or len(told) > 1 else told[0]))
+        print(json.dumps(told if len(told) > 1 else told[0]))
     else:
         _show(trace, outcomes)
     return 1 if any(outcome.failure for outcome in outcomes) else 0
-
-
-def _memory(said: str | None) -> Size | None:
-    size = knobs.limit("--device-memory", said, "1 B")
-    if size is not None and size > MOST_MEMORY:
-        raise MisuseError(
-            f"--device-memory={said!r} is more than any device has. Give at most "
-            f"{size_text(MOST_MEMORY)}, or leave it out: that is enough"
-        )
-    return size
 
 
 def _settings(changes: Iterable[str]) -> Settings:
@@ -85,7 +79,6 @@ def _plain(outcome: Outcome) -> dict[str, Any]:
         "lower_bound": outcome.peak,
         "ratio": outcome.ratio,
         "driver_calls": outcome.driver_calls,
-        "calls": dict(sorted(outcome.calls.items())),
     }
 
 

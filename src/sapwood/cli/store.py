@@ -10,13 +10,14 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import astuple
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from sapwood import knobs
+from sapwood.cli.progress import progress
 from sapwood.cli.tables import print_table
 from sapwood.errors import MisuseError, StoreError
 from sapwood.persist.api import Item
@@ -30,7 +31,7 @@ from sapwood.units import size_text
 _SHOWN = 12
 """Digits of a digest that people are shown; a command takes as many as tell it."""
 _LONG = 60
-_DIGEST: Final = re.compile(r"(?:sha256 )?([0-9a-f]{64}|[0-9a-f]{8}…)")
+_DIGEST: Final = re.compile(rb"(?:sha256 )?[0-9a-f]{64}")
 
 
 def ls(path: str | None, as_json: bool = False) -> int:
@@ -86,7 +87,8 @@ def verify(path: str | None) -> int:
     Raises `MisuseError` where there is no folder.
     """
     store = DiskStore(_folder(path), 0, read_only=True)
-    findings = findings_in(store)
+    with progress(lambda: f"reading {store.path}"):
+        findings = findings_in(store)
     for finding in findings:
         print(f"{finding.name}: {finding.what}")
     count = sum(1 for _ in store.scan())
@@ -98,23 +100,17 @@ def why(path: str | None, digest: str, other: str | None = None) -> int:
     """Show in which components an entry's key differs from that of another.
 
     Both are named by the first digits of their digests; without ``other`` it is the
-    nearest one. Returns 1 where there is none. Raises `MisuseError` where there is no
-    folder, and where the digits fit several entries.
+    nearest one. Raises `StoreError` where there is none, `MisuseError` where there is
+    no folder, and where the digits fit several entries.
     """
     folder, entries, told = _entries(path)
     keys = list(entries.keys())
     _complain(told)
-    ours = _named(keys, digest)
+    ours = _named(folder, keys, digest)
     others = [key for key in keys if key != ours]
-    theirs = _named(keys, other) if other else ours and nearest(ours, others)
-    if ours is not None and theirs is None and other is None:
-        text = f"{folder} has only this entry: there is nothing to compare it with"
-        print(text, file=sys.stderr)
-        return 1
-    if ours is None or theirs is None:
-        missing = digest if ours is None else other
-        print(f"there is no entry {missing} in {folder}", file=sys.stderr)
-        return 1
+    theirs = _named(folder, keys, other) if other else nearest(ours, others)
+    if theirs is None:
+        raise StoreError(f"{folder} has only this entry: put another to compare with")
     _show_difference(ours, theirs)
     return 0
 
@@ -123,8 +119,6 @@ def _folder(path: str | None) -> str:
     path = path or knobs.current().store
     if not path:
         raise MisuseError("no store was named. Give --path, or set SAPWOOD_STORE")
-    if not Path(path).expanduser().is_dir():
-        raise MisuseError(f"{path} is no folder. Name the folder of a store")
     if not is_store(path):
         raise MisuseError(f"{path} holds no store. Name the folder of one")
     return path
@@ -142,14 +136,16 @@ def _complain(told: Iterable[str]) -> None:
         print(f"sapwood: {text}", file=sys.stderr)
 
 
-def _named(keys: Iterable[Key], digits: str) -> Key | None:
+def _named(folder: str, keys: Iterable[Key], digits: str) -> Key:
     found = [key for key in keys if key.digest.startswith(digits.lower())]
     if len(found) > 1:
         several = ", ".join(sorted(key.digest[: len(digits) + 4] for key in found[:4]))
         raise MisuseError(
             f"{digits!r} fits {len(found)} entries: {several}. Give more digits"
         )
-    return found[0] if found else None
+    if not found:
+        raise StoreError(f"there is no entry {digits} in {folder}. See store ls")
+    return found[0]
 
 
 def _when(item: Item) -> datetime:
@@ -214,29 +210,31 @@ def _arrays(signature: bytes) -> str:
 
 
 def _leaf(leaf: Any) -> str:
-    """Return a call's leaf: an array's layout, or the type of a plain value."""
+    """Return a call's leaf: an array's layout, or a plain value, or else its type."""
     kind, *rest = leaf
-    return f"{np.dtype(rest[2])}{rest[0][1:]}" if kind == "tuple" else str(kind)
+    if kind == "tuple":
+        return f"{np.dtype(rest[2])}{rest[0][1:]}"
+    return value_text(rest[0].encode(), 24) or str(kind)
 
 
-def _shown(value: bytes | None) -> str:
-    """Return a component's value for people, a digest by its first digits."""
+def _shown(label: str, value: bytes | None) -> str:
+    """Return a component's value for people, to whom a digest says nothing."""
     if value is None:
         return "-"
-    text = value_text(value)
-    digest = _DIGEST.fullmatch(text)
-    return f"{digest[1][:8]}…" if digest else value_text(value, _LONG)
+    if label == "signature":
+        return f"({_arrays(value)})"
+    return "one" if _DIGEST.fullmatch(value) else value_text(value, _LONG)
 
 
 def _show_difference(ours: Key, theirs: Key) -> None:
     differences = diff(ours, theirs)
     digests = (key.digest[:_SHOWN] for key in (ours, theirs))
-    rows = [
-        (each.label.replace("reads ", "", 1), _shown(each.ours), _shown(each.theirs))
-        for each in differences
-    ]
+    rows = []
+    for each in differences:
+        label, *values = astuple(each)
+        one, other = (_shown(label, value) for value in values)
+        name = label.replace("reads ", "", 1)
+        rows.append((name, one, "another" if one == other else other))
     print_table("Where the keys differ", ("component", *digests), rows)
-    if any(map(_DIGEST.fullmatch, (text for _, *texts in rows for text in texts))):
-        print("A digest stands for code or attributes: what is named has changed.")
     equal = len(set(ours.components) & set(theirs.components))
     print(f"components that differ: {len(differences)}, equal: {equal}")

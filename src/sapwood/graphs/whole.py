@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
 from pathlib import Path
@@ -11,10 +10,11 @@ from pathlib import Path
 def replace_file(path: Path, data: bytes) -> None:
     """Put a file with ``data`` in the place of ``path``, once it is on the disk.
 
-    Raises `OSError`, and then leaves nothing behind.
+    Pipes and devices are written to. Raises `OSError`, and then leaves nothing behind.
     """
-    if not path.name:
-        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)
+        return
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         with draft.open("xb") as file:

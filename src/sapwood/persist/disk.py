@@ -21,7 +21,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from sapwood.errors import StoreError
+from sapwood.errors import StoreError, words
 from sapwood.persist.api import Item, check_name, is_name
 from sapwood.persist.evict import Want, victims
 from sapwood.persist.format import accept, check_size, seal, sealed_size
@@ -391,11 +391,9 @@ class DiskStore:
         try:
             self._folder.trust()
         except OSError as error:
-            return str(error)
+            return words(error)
         path = Path(self.path)
         place = next(each for each in (path, *path.parents) if each.exists())
-        if not place.is_dir():
-            return f"{place} is no folder"
         if not self.read_only and not os.access(place, os.W_OK | os.X_OK):
             return f"{place} cannot be written by this user"
         return None

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Final, Literal
 
-from sapwood.errors import StoreError
+from sapwood.errors import StoreError, words
 from sapwood.persist.api import Item, Store
 from sapwood.persist.format import refused
 from sapwood.persist.key import (
@@ -89,8 +89,12 @@ class Entries:
                 self._put(manifest, parts)
         except (StoreError, OSError) as error:
             if _lasts(error):
-                self.stopped = f"nothing more is put into the store: {_words(error)}"
-            self._count(_outcome(error), self.stopped or _words(error))
+                import logging
+
+                where = getattr(self.store, "path", "the store")
+                self.stopped = f"nothing more is put into {where}: {words(error)}"
+                logging.getLogger("sapwood").warning("%s", self.stopped)
+            self._count(_outcome(error), self.stopped or words(error))
         else:
             self._count("puts")
 
@@ -104,7 +108,7 @@ class Entries:
         try:
             found = self._load(key)
         except (StoreError, OSError) as error:
-            found = Absent(_outcome(error), _words(error))
+            found = Absent(_outcome(error), words(error))
         if isinstance(found, Absent):
             self._count(found.outcome, found.reason)
         else:
@@ -121,14 +125,14 @@ class Entries:
         try:
             items = [item for item in self.store.scan() if item.name.startswith(ENTRY)]
         except (StoreError, OSError) as error:
-            self._count(_outcome(error), _words(error))
+            self._count(_outcome(error), words(error))
             return
         # Reading is a use: in this order it leaves the order of uses as it was.
         for item in sorted(items, key=lambda item: (item.used, item.name)):
             try:
                 manifest = self._manifest(item.name)
             except (StoreError, OSError) as error:
-                self._count(_outcome(error), _words(error))
+                self._count(_outcome(error), words(error))
                 continue
             if manifest is not None:
                 yield item, manifest
@@ -199,12 +203,6 @@ def _outcome(error: StoreError | OSError) -> Literal["damaged", "errors", "refus
     if isinstance(error, StoreError):
         return "damaged"
     return "refused" if _lasts(error) or error.errno == errno.EFBIG else "errors"
-
-
-def _words(error: StoreError | OSError) -> str:
-    if isinstance(error, StoreError) or error.strerror is None:
-        return str(error)
-    return error.strerror + (f": {error.filename}" if error.filename else "")
 
 
 def verify(store: Store) -> list[Finding]:

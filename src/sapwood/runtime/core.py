@@ -69,12 +69,14 @@ def choose(
 
 
 def _best(settings: Knobs, emit: Callable[[Event], None]) -> Driver:
+    from sapwood.driver.cuda.bindings import is_driver_here
+
     try:
         return _cuda(0)
     except NoDevice as error:
         reason = error.explanation
     emit(Fallback(reason))
-    if reason not in _said:
+    if is_driver_here() and reason not in _said:
         _said.add(reason)
         import logging
 
@@ -95,7 +97,7 @@ def _cuda(ordinal: int) -> Driver:
         raise no_device(
             "import cupy",
             f"{driver.abilities.name} is here, but CuPy, whose arrays run on it, is "
-            "not installed: pip install 'sapwood[cupy]', or import torch before",
+            "not installed: pip install cupy-cuda13x, or import torch before",
         )
     return driver
 
@@ -190,6 +192,7 @@ class Runtime:
         from sapwood.persist.source import StoreSource
 
         reason = entries.store.trouble() if isinstance(entries.store, DiskStore) else ""
+        entries.stopped = reason or ""
         abilities = self.abilities
         if abilities.exact_addresses:
             integration = self._recordings.integration

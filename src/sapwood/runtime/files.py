@@ -15,7 +15,7 @@ from sapwood.errors import MisuseError, SapwoodError, StoreError
 from sapwood.graphs.whole import replace_file
 from sapwood.persist.archive import Archive, SlotBinding
 from sapwood.persist.bundle import Bundle, Saved, device_text, pack, unpack
-from sapwood.persist.format import join, split
+from sapwood.persist.format import MAGIC, join, split
 from sapwood.persist.restore import restore
 from sapwood.runtime.graphed import Bound, Graphed
 from sapwood.tree.call.integration import Array
@@ -65,7 +65,9 @@ def read(path: str | os.PathLike[str]) -> dict[str, bytes]:
     Raises `StoreError` where it cannot be read, or is damaged.
     """
     try:
-        return split(Path(path).read_bytes())
+        with Path(path).open("rb") as file:
+            head = file.read(len(MAGIC))  # of what is not ours, nothing more is read
+            return split(head + file.read() if head == MAGIC else head)
     except OSError as error:
         why = error.strerror or str(error)
         raise StoreError(f"{os.fspath(path)} cannot be read: {why}") from error

@@ -8,6 +8,7 @@ call exist. A reference to a recording may name one that was evicted since.
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -93,13 +94,11 @@ def _check_table(shape: dict[Any, Any], value: Any, path: str) -> None:
         check(inner, value[name], here)
 
 
-_REMEDY = "Take it from rt.snapshot(); docs/snapshot.md says what is in it"
+_REMEDY = "Take it from rt.snapshot()"
 
 
 def _refuse(path: str, expected: str, value: Any) -> NoReturn:
-    told = repr(value)
-    if len(told) > 60:
-        told = f"{told[:57]}..."
+    told = reprlib.repr(value)
     raise MisuseError(f"{path or 'the snapshot'} is {told}, not {expected}. {_REMEDY}")
 
 

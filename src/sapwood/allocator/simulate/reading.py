@@ -6,6 +6,7 @@ Nothing in a file is run.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from sapwood.allocator.caching.export import snapshot
 from sapwood.allocator.caching.export.torch_snapshot import loads_torch
 from sapwood.allocator.caching.picture import Picture
 from sapwood.allocator.simulate.trace import Buffer, Trace
-from sapwood.errors import MisuseError, misuse_of_file
+from sapwood.errors import MisuseError, read_file
 from sapwood.units import Size
 
 
@@ -126,8 +127,7 @@ def read_trace(path: str | Path, device: int | None = None) -> Trace:
     is chosen in a file that does not tell them apart.
     """
     source = Path(path)
-    with misuse_of_file(f"{source} cannot be read", "Name a file with a trace"):
-        data = source.read_bytes()
+    data = read_file(source, "Name a file with a trace")
     if data.startswith(_PICKLE):
         return from_picture(source.stem, loads_torch(data, device))
     if device is not None:
@@ -135,18 +135,19 @@ def read_trace(path: str | Path, device: int | None = None) -> Trace:
             f"{source} is no snapshot of PyTorch, so there is no device {device} to "
             "choose in it. Leave the device out"
         )
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise _unknown(source) from error
+    text = data.decode("utf-8-sig", errors="replace")
     if text.lstrip().startswith(("{", "[")):
         return from_picture(source.stem, snapshot.loads(text))
-    header = [cell.strip() for cell in text.partition("\n")[0].split(",")]
+    header = [cell.strip() for cell in re.split("[,\t]", text.partition("\n")[0])]
     if header == list(COLUMNS):
         return from_rmm(source.stem, text)
     if set(header) & set(lifetimes.COLUMNS):
         return _from_lifetimes(source, data)
-    raise _unknown(source)
+    raise MisuseError(
+        f"{source} is no trace. Give a CSV with the columns "
+        f"{','.join(lifetimes.COLUMNS)}, a log of RMM with {','.join(COLUMNS)}, a "
+        "snapshot of ours as JSON, or one of PyTorch as a pickle"
+    )
 
 
 def _from_lifetimes(source: Path, data: bytes) -> Trace:
@@ -154,14 +155,6 @@ def _from_lifetimes(source: Path, data: bytes) -> Trace:
     rows = zip(table.ids, table.buffers, table.streams, strict=True)
     buffers = [Buffer(key, *each, stream) for key, each, stream in rows]
     return Trace.of(source.stem, buffers)
-
-
-def _unknown(source: Path) -> MisuseError:
-    return MisuseError(
-        f"{source} is no trace. Give a CSV with the columns "
-        f"{','.join(lifetimes.COLUMNS)}, a log of RMM with {','.join(COLUMNS)}, a "
-        "snapshot of ours as JSON, or one of PyTorch as a pickle"
-    )
 
 
 def from_picture(name: str, picture: Picture) -> Trace:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, Literal
 
 from sapwood.allocator.caching.settings import DEFAULT, Settings
@@ -76,7 +75,7 @@ _ALL = (
     Policy("stitched", "model", "GMLake-like: any free pages", _of(Stitched)),
     Policy("best-fit", "model", "one range, the smallest gap", _of(BestFit)),
     Policy("first-fit", "model", "one range, the lowest gap", _of(FirstFit)),
-    Policy("planned", "plan", "one range, laid out with hindsight", Planned),
+    Policy("planned", "plan", "one range, 20 steps of `sapwood plan`", Planned),
 )
 
 POLICIES = {policy.name: policy for policy in _ALL}
@@ -133,8 +132,7 @@ class Outcome:
 _AMPLE = 1 << 40
 _MARGIN = 64
 _MOST_ALIVE = 512 << 30
-MOST_MEMORY: Final = 1 << 50
-"""The most bytes that a simulated device may have."""
+_MOST_MEMORY: Final = 1 << 50
 
 
 def simulate(
@@ -174,21 +172,6 @@ def simulate(
     )
 
 
-def compare(
-    trace: Trace,
-    policies: Iterable[str],
-    *,
-    settings: Settings = DEFAULT,
-    device_memory: Size | None = None,
-    repeat: int = 1,
-) -> tuple[Outcome, ...]:
-    """Replay a trace on several policies, as `simulate` does on one."""
-    run = partial(
-        simulate, trace, settings=settings, device_memory=device_memory, repeat=repeat
-    )
-    return tuple(map(run, policies))
-
-
 def _replay(trace: Trace, model: Model, repeat: int) -> tuple[int, int, Failure | None]:
     """Return the most that was reserved, how many requests were served, any failure."""
     buffers = trace.buffers
@@ -213,10 +196,10 @@ def _replay(trace: Trace, model: Model, repeat: int) -> tuple[int, int, Failure 
 
 def _check_memory(device_memory: int) -> None:
     check_count("device_memory", device_memory)
-    if device_memory > MOST_MEMORY:
+    if device_memory > _MOST_MEMORY:
         raise MisuseError(
-            f"device_memory is {device_memory}, which no device has. Give at most "
-            f"{size_text(MOST_MEMORY)}, or none: that is enough"
+            f"a device memory of {size_text(device_memory)} is more than any device "
+            f"has. Give at most {size_text(_MOST_MEMORY)}, or none: that is enough"
         )
 
 

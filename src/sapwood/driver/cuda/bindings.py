@@ -15,6 +15,7 @@ from sapwood.errors import DriverError, NoDevice
 _DRIVER: Final = Path("/proc/driver/nvidia/version")
 _OLDEST: Final = 13000  # CUDA 13.0, as the driver writes it
 _OLDEST_BINDINGS: Final = 13
+_BINDINGS: Final = "cuda-bindings>=13.3,<14"
 _NOT_SUPPORTED: Final = 801
 
 _REMEDIES: Final = {
@@ -122,7 +123,7 @@ def _bindings() -> Any:
         from cuda import bindings
         from cuda.bindings import driver
     except ImportError as error:
-        install = "pip install 'sapwood[cuda]'"
+        install = f"pip install '{_BINDINGS}'"
         why = f"no NVIDIA driver here; where there is a GPU, {install}"
         if is_driver_here():
             why = f"NVIDIA's cuda.bindings cannot be imported ({error}): {install}"
@@ -131,8 +132,7 @@ def _bindings() -> Any:
     if int(version.split(".", maxsplit=1)[0]) < _OLDEST_BINDINGS:
         raise no_device(
             "import cuda.bindings",
-            f"cuda.bindings {version} are too old: pip install 'sapwood[cuda]', which "
-            f"wants {_OLDEST_BINDINGS}.0 or newer",
+            f"cuda.bindings {version} are too old: pip install '{_BINDINGS}'",
         )
     return driver
 
