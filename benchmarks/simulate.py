@@ -15,6 +15,7 @@ from sapwood.allocator.simulate import (
     POLICIES,
     Outcome,
     Trace,
+    compare,
     read_trace,
     simulate,
 )
@@ -32,7 +33,7 @@ def measure() -> dict[str, float]:
     """Return ratios by trace, and seconds by policy."""
     figures = {}
     for trace in _traces():
-        ours, *peers = (simulate(trace, name) for name in ("default", *PEERS))
+        ours, *peers = compare(trace, ("default", *PEERS))
         name = f"{trace.name}, reserved to peak"
         figures[name] = _ratio(ours)
         GOALS[name] = min(map(_ratio, peers))
@@ -49,7 +50,7 @@ def table(traces: Iterable[Trace]) -> Iterator[str]:
     yield f"| trace | {' | '.join(POLICIES)} |"
     yield f"|---|{'---:|' * len(POLICIES)}"
     for trace in traces:
-        ratios = (f"{_ratio(simulate(trace, name)):.3f}" for name in POLICIES)
+        ratios = (f"{_ratio(outcome):.3f}" for outcome in compare(trace, POLICIES))
         yield f"| {trace.name} | {' | '.join(ratios)} |"
 
 

@@ -14,6 +14,7 @@ from sapwood.allocator.simulate import (
     POLICIES,
     Buffer,
     Trace,
+    compare,
     read_trace,
     simulate,
 )
@@ -42,9 +43,7 @@ def test_outcomes_are_repeatable(policy, family):
 def test_public_traces_take_no_more_than_elsewhere(name):
     """On public traces the allocator holds no more than either model of PyTorch's."""
     trace = read_trace(TRACES / f"{name}.csv")
-    ours, *models = (
-        simulate(trace, name) for name in ("default", "classic", "expandable")
-    )
+    ours, *models = compare(trace, ["default", "classic", "expandable"])
     assert ours.reserved <= min(model.reserved for model in models)
 
 
@@ -53,9 +52,7 @@ def test_public_traces_take_no_more_than_elsewhere(name):
 def test_programs_take_no_more_than_elsewhere(family, seed):
     """Nor does it on programs of every kind, but for a page: the unit of memory."""
     trace = make_trace(family, seed, 900)
-    ours, *models = (
-        simulate(trace, name) for name in ("default", "classic", "expandable")
-    )
+    ours, *models = compare(trace, ["default", "classic", "expandable"])
     assert ours.reserved <= min(model.reserved for model in models) + PAGE
 
 
@@ -63,7 +60,7 @@ def test_programs_take_no_more_than_elsewhere(family, seed):
 def test_fixed_segments_are_those_of_the_model(family):
     """With fixed segments the allocator holds what its model, written apart, holds."""
     trace = make_trace(family, 4, 900)
-    ours, model = (simulate(trace, name) for name in ("default-fixed", "classic"))
+    ours, model = compare(trace, ["default-fixed", "classic"])
     assert ours.reserved == model.reserved
 
 
@@ -178,15 +175,14 @@ def test_streams_may_be_shared():
         "turns",
         [Buffer(str(n), n, n + 1, 40 * MIB, stream=n) for n in range(4)],
     )
-    apart, shared = (simulate(trace, name) for name in ("classic", "default-shared"))
+    apart, shared = compare(trace, ["classic", "default-shared"])
     assert apart.reserved == 160 * MIB
     assert shared.reserved == 40 * MIB
 
 
 def test_nothing_takes_nothing():
     """A trace without bytes has the ratio of one that is served exactly."""
-    for policy in POLICIES:
-        outcome = simulate(Trace.of("empty", []), policy)
+    for outcome in compare(Trace.of("empty", []), POLICIES):
         assert (outcome.reserved, outcome.ratio, outcome.requests) == (0, 1.0, 0)
 
 

@@ -1,7 +1,7 @@
 """Allocation traces, replayed on any policy without a device.
 
-`simulate` gives a policy's `Outcome` on a `Trace` that `read_trace` read or `Trace.of`
-made. Outcomes are exact and repeatable.
+`simulate` gives one policy's `Outcome`, `compare` those of several, on a `Trace` that
+`read_trace` read or `Trace.of` made. Outcomes are exact and repeatable.
 """
 
 from sapwood.allocator.simulate.reading import read_trace
@@ -10,6 +10,7 @@ from sapwood.allocator.simulate.run import (
     Failure,
     Outcome,
     Policy,
+    compare,
     simulate,
 )
 from sapwood.allocator.simulate.trace import Buffer, Trace
@@ -21,6 +22,7 @@ __all__ = [
     "Outcome",
     "Policy",
     "Trace",
+    "compare",
     "read_trace",
     "simulate",
 ]

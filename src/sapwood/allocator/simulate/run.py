@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Literal
 
 from sapwood.allocator.caching.settings import DEFAULT, Settings
@@ -170,6 +171,21 @@ def simulate(
         failure=failure,
         seconds=seconds,
     )
+
+
+def compare(
+    trace: Trace,
+    policies: Iterable[str],
+    *,
+    settings: Settings = DEFAULT,
+    device_memory: Size | None = None,
+    repeat: int = 1,
+) -> tuple[Outcome, ...]:
+    """Replay a trace on several policies, as `simulate` does on one."""
+    run = partial(
+        simulate, trace, settings=settings, device_memory=device_memory, repeat=repeat
+    )
+    return tuple(map(run, policies))
 
 
 def _replay(trace: Trace, model: Model, repeat: int) -> tuple[int, int, Failure | None]:
