@@ -7,6 +7,7 @@ way that calls go is a recording; a call turns to another where it meets its val
 from __future__ import annotations
 
 import random
+import sys
 import threading
 import warnings
 
@@ -413,3 +414,89 @@ def test_a_way_whose_region_writes(agree):
             yield kept[-3:], x, y
 
     agree(program)
+
+
+@pytest.mark.every_framework
+def test_slots_that_come_to_be_one(agree):
+    """Ways that were recorded before have more places than those behind."""
+
+    def program(w):
+        slots = [w.values(4) for _ in range(3)]
+
+        def fn(x):
+            y = slots[0] + slots[1] + slots[2]
+            slots[2] += 1
+            if y.sum() < 1000:
+                return y
+            return slots[0] + x
+
+        f, x = w.graph(fn), w.values(4)
+        for i in range(CALLS):
+            if i == CALLS // 2:
+                slots[1] = slots[0]
+            yield f(x), slots
+
+    agree(program)
+
+
+@pytest.mark.filterwarnings(SKIP)
+@pytest.mark.parametrize("how", ["always new", "another shape"])
+def test_calls_that_stray_behind_what_is_brought(agree, how):
+    """What the function brings to the device is brought again, by the same call."""
+
+    def program(w):
+        calls = []
+
+        @sw.eager
+        def live(x):
+            calls.append(x)
+            return x[:1] if how == "another shape" and len(calls) == 9 else x * 2
+
+        def fn(x):
+            h = x + w.array(np.arange(4.0))
+            if how == "always new":
+                return h * float(h.sum())
+            return live(h) + 1
+
+        f = w.graph(fn)
+        for i in range(CALLS if how == "another shape" else 60):
+            yield f(w.array(np.full(4, float(i if i > 6 else 1))))
+
+    agree(program)
+
+
+@pytest.mark.filterwarnings(SKIP)
+def test_a_region_where_an_exception_is_handled(agree):
+    """It may ask for the exception, and for where that came from: nothing is replayed.
+
+    Behind the block it is a region like others, and so is one in a call that is itself
+    made where an exception is handled.
+    """
+    counts = []
+
+    def program(w):
+        seen = []
+        live = sw.eager(lambda: seen.append(repr(sys.exception())))
+
+        def inside(x):
+            try:
+                _check({0: 2.0})
+            except KeyError:
+                live()
+            return x * 2
+
+        def behind(x):
+            live()
+            return x * 2
+
+        f, g = w.graph(inside), w.graph(behind)
+        for _ in range(8):
+            yield f(w.values(4)), seen
+            try:
+                _check({0: 3.0})
+            except KeyError:
+                yield g(w.values(4)), seen
+            counts.append(w.count("replays") if w.replayed else 0)
+
+    agree(program)
+    assert max(counts) == 6

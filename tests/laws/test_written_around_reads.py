@@ -326,3 +326,153 @@ def test_what_is_filled_in_vain_is_filled_once(agree, read):
             yield f(x, given, table).array, given, table
 
     agree(program)
+
+
+class Book:
+    """What training loops keep beside their arrays."""
+
+    def __init__(self, w):
+        self.calls, self.table, self.turn = 0, {"n": 0}, False
+        self.last, self.rows, self.codes = {"h": w.values(4), "n": 0}, [], []
+
+
+def _count(b, h):
+    b.calls += 1
+    b.table["n"] += 2
+    return h
+
+
+def _row(b, h):
+    b.rows.append(h * 2)
+    b.codes.append(7)
+    return h
+
+
+def _last(b, h):
+    b.last = {"h": h * 2, "n": 3}
+    return h
+
+
+def _turn(b, h):
+    b.turn = not b.turn
+    return h
+
+
+BOOK = {"count": _count, "row": _row, "last": _last, "turn": _turn}
+
+
+@pytest.mark.parametrize("what", BOOK)
+@pytest.mark.parametrize("behind", [False, True])
+def test_what_is_kept_around_a_read(agree, what, behind):
+    """Sums, rows, the last result and whose turn it is: each call keeps them once."""
+    counts = []
+
+    def program(w):
+        b = Book(w)
+
+        def fn(x):
+            h = x * 2 if behind else BOOK[what](b, x * 2)
+            if float(h.sum()) > 4:
+                h = h + 1
+            return BOOK[what](b, h) if behind else h
+
+        f = w.graph(fn)
+        for i in range(2 * CALLS):
+            yield f(w.array(np.full(4, float(i % 2)))), b.last["h"], b.rows[-3:]
+            yield b.calls, b.table, b.turn, len(b.rows), len(b.codes)
+            counts.append(w.count("replays") if w.replayed else 0)
+
+    agree(program)
+    assert max(counts) >= CALLS
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("seed", range(30))
+def test_what_is_kept_around_reads_and_regions(agree, seed):
+    """Regions that some ways come to, and others do not, append to the same lists."""
+    chance = random.Random(seed)
+    plan = chance.choices([*BOOK, "ask", "live"], k=chance.randint(3, 8))
+    asked = [chance.choice([*BOOK, "live"]) for _ in plan]
+    plan.insert(chance.randrange(len(plan)), "ask")
+
+    def program(w):
+        b, seen = Book(w), []
+
+        @sw.eager
+        def live(h):
+            b.codes.append(-1)
+            seen.append((b.calls, len(b.rows)))
+            h += 1
+
+        def step(name, h):
+            if name == "live":
+                live(h)
+                return h
+            return BOOK[name](b, h)
+
+        def fn(x):
+            h = x * 2
+            for name, other in zip(plan, [*asked, "count"], strict=True):
+                if name != "ask":
+                    h = step(name, h)
+                elif float(h.sum()) > 6:
+                    h = step(other, h) + 1
+            return h
+
+        f, kept = w.graph(fn), []
+        for _ in range(CALLS):
+            kept.append(f(w.array(np.full(4, chance.choice([0.0, 0.5, 1.0])))))
+            yield kept[-3:], b.last["h"], b.rows[-3:], b.codes, seen[-2:]
+            yield b.calls, b.table, b.turn
+
+        chance.seed(seed)
+
+    chance.seed(seed)
+    agree(program)
+
+
+@pytest.mark.parametrize("what", ["a list", "a dict"])
+def test_what_a_new_way_keeps_in_front_of_a_region(agree, what):
+    """It is kept once, by the function, and not again for the region."""
+
+    def program(w):
+        b, live = Book(w), sw.eager(lambda h: h.__iadd__(1))
+
+        def fn(x):
+            h = x + 1
+            if not float(x[0]):
+                (_row if what == "a list" else _last)(b, h)
+            live(h)
+            return h
+
+        f = w.graph(fn)
+        for turn in (1, 0, 1, 1, 0, 0, 1, 0):
+            yield f(w.array(np.full(4, float(turn)))), b.rows, b.last["h"], b.codes
+
+    agree(program)
+
+
+def test_a_recording_that_asks_more_of_a_number(agree, tmp_path):
+    """What it asks of a sum is guarded, though no warm-up had asked that."""
+    note = tmp_path / "note"
+
+    def program(w):
+        b = Book(w)
+        note.write_text("")
+
+        def fn(x):
+            h = x * 2
+            if float(h[0]) > 1:
+                h = h + 1
+            b.calls += 1
+            if note.read_text() and b.calls > 9:  # files are not guarded
+                h = h * 3
+            return h
+
+        f = w.graph(fn)
+        for i in range(16):
+            if i == 1:
+                note.write_text("asks")
+            yield f(w.array(np.ones(4))), b.calls
+
+    agree(program)

@@ -53,6 +53,7 @@ from sapwood.tree.replay.replay import order
 from sapwood.tree.run.eagerly import Eagerly
 from sapwood.tree.run.making import Making
 from sapwood.tree.run.runner import Runner
+from sapwood.tree.watch.session import Session
 from tests.support.tree_mutants import Mutant, mutant
 
 __all__ = ["C_MUTANTS", "GAP_MUTANTS", "TORCH_MUTANTS", "TRIED_MUTANTS"]
@@ -203,6 +204,43 @@ GAP_MUTANTS: Final = (
         "nodes[0].changes",
     ),
     mutant(
+        "branches: places of other calls are saved",
+        branches.join,
+        "node.undone = _joint(alike[_names(node)])",
+        "node.undone = _joint([x for each in alike.values() for x in each])",
+    ),
+    mutant(
+        "run again without knowing what is guarded",
+        Rerun.run,
+        "self.session.holds, self.session.guarded = before.holds, before.guards_hosts",
+        "pass",
+    ),
+    mutant("lists stay longer", Begun._shrink, "del grown[size:]", "pass"),
+    mutant(
+        "what the function wrote is a region's",
+        Begun._unwind,
+        "whose = mine",
+        "pass",
+    ),
+    mutant(
+        "regions where an exception is handled are replayed",
+        Session._check_writing,
+        "if error is not self.handled:",
+        "if False:",
+    ),
+    mutant(
+        "sums around reads are refused",
+        _Parts._captured,
+        "if self.in_place else",
+        "if False else",
+    ),
+    mutant(
+        "sums around reads are added twice",
+        _Parts._bound,
+        "undo_bound([each for each in bound if not isinstance(each, BoundArray)])",
+        "pass",
+    ),
+    mutant(
         "behind a region that writes all is as before",
         Passage._cross,
         "if live.writes or got",
@@ -210,9 +248,9 @@ GAP_MUTANTS: Final = (
     ),
     mutant(
         "what is written behind a region is a region's",
-        Begun.put_back,
-        "right, last = ambient.holds(), k - 1",
-        "right, last = ambient.holds(), 0",
+        Begun._unwind,
+        "whose = edits[k - 1]",
+        "whose = edits[0]",
     ),
     mutant(
         "what is bound in front of a read is taken away",
@@ -395,9 +433,9 @@ GAP_MUTANTS: Final = (
     ),
     mutant(
         "values that earlier regions set stay",
-        Begun.put_back,
-        "ambient.restore(picture)",
-        "ambient.restore(picture) if k == len(self.states) - 1 else []",
+        Begun._unwind,
+        "whose += ambient.restore(picture)",
+        "whose += ambient.restore(picture) if k == len(self.states) - 1 else []",
     ),
     mutant(
         "values are set again by the last region alone",

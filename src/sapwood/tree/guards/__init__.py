@@ -5,7 +5,7 @@ was read becomes the guards of a recording, an `Ambient`.
 """
 
 from sapwood.tree.guards.ambient import Ambient
-from sapwood.tree.guards.restoring import kept_states, put_back
+from sapwood.tree.guards.restoring import kept_states, lists_added_to, put_back
 from sapwood.tree.guards.slots import Slot
 from sapwood.tree.guards.survey import AmbientKey, Survey, Surveyor, survey
 
@@ -16,6 +16,7 @@ __all__ = [
     "Survey",
     "Surveyor",
     "kept_states",
+    "lists_added_to",
     "put_back",
     "survey",
 ]

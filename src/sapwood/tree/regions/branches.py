@@ -6,6 +6,7 @@ another one was recorded with, it goes on with the rest of that one.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from sapwood.tree.node.node import Node, Undone
@@ -25,7 +26,6 @@ def branches(
 
     ``region`` is its number. All chains are of one call, so that they read the same.
     """
-    names = [use.name for use in node.places]
     live = node.chain[region].live
     done = None if live is None else live.done
     passed = (*way(node)[:region], (done, got.key, got.shared))
@@ -35,7 +35,7 @@ def branches(
             continue
         made = zip(node.chain, other.chain[: region + 1], strict=False)
         alike = all(_makes(one.part) == _makes(two.part) for one, two in made)
-        if alike and [use.name for use in other.places] == names:
+        if alike and _names(other) == _names(node):
             yield other
 
 
@@ -44,21 +44,34 @@ def _makes(part: Node) -> list[object]:
 
 
 def join(nodes: Sequence[Node]) -> None:
-    """Have each chain save what any needs that a call may come to behind a region."""
+    """Have each chain save what any needs that a call may come to behind a region.
+
+    Only those of the same places: a call goes on with no other.
+    """
     asks = any(node.asks for node in nodes)
     changes = any(node.changes for node in nodes)
-    every = [node.undone for node in nodes if node.undone is not None]
+    alike = defaultdict[tuple[str, ...], list[Undone]](list)
+    for node in nodes:
+        node.asks, node.changes = asks, changes
+        if node.undone is not None:
+            alike[_names(node)].append(node.undone)
+    for node in nodes:
+        if node.undone is not None:
+            node.undone = _joint(alike[_names(node)])
+
+
+def _joint(every: Sequence[Undone]) -> Undone:
     written = {i for each in every for i in each.places}
     read = {i for each in every for i in each.read} - written
     reached = {i for each in every for i in each.reached} & read
-    joint = Undone(
+    return Undone(
         tuple(sorted(written)),
         tuple(sorted(read)),
         tuple(sorted(reached)),
         frozenset().union(*(each.results for each in every)),
         needed=any(each.needed for each in every),
     )
-    for node in nodes:
-        node.asks, node.changes = asks, changes
-        if node.undone is not None:
-            node.undone = joint
+
+
+def _names(node: Node) -> tuple[str, ...]:
+    return tuple(use.name for use in node.places)

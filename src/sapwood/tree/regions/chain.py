@@ -262,7 +262,7 @@ class Passage:
         self._bound = [value for value in done.values if value is not None]
         if link.bound:
             arguments = self.parameters.bind(self.args, self.kwargs)
-            if self.begun is not None:
+            if self.begun is not None and link.live is not None:
                 self.begun.binds(zip(link.bound, done.values, strict=True))
             for slot, value in zip(link.bound, done.values, strict=True):
                 slot.write(value, arguments)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial, reduce
 from operator import or_
@@ -35,8 +35,15 @@ from sapwood.tree.call.signature import Arrays, Place, look
 from sapwood.tree.choose.admit import sharing
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.skips import skip_of
-from sapwood.tree.guards import Ambient, Slot, Survey, kept_states, survey
-from sapwood.tree.guards.changes import BoundArray
+from sapwood.tree.guards import (
+    Ambient,
+    Slot,
+    Survey,
+    kept_states,
+    lists_added_to,
+    survey,
+)
+from sapwood.tree.guards.changes import BoundArray, Repeated, undo_bound
 from sapwood.tree.nests.containers import arrays_in
 from sapwood.tree.node.copy_out import ferries
 from sapwood.tree.node.node import Link, Live, Node, PlaceUse
@@ -49,7 +56,7 @@ from sapwood.tree.record.recorder import (
     argument_roles,
     is_to_stay,
 )
-from sapwood.tree.record.repeated import outcome_of, sealed_in
+from sapwood.tree.record.repeated import Added, outcome_of, sealed_in
 from sapwood.tree.record.staging import (
     Swaps,
     landing,
@@ -59,7 +66,13 @@ from sapwood.tree.record.staging import (
     spoil,
     stage,
 )
-from sapwood.tree.record.taking import RecordRequest, plain_changes, undo, with_leaves
+from sapwood.tree.record.taking import (
+    RecordRequest,
+    added,
+    plain_changes,
+    undo,
+    with_leaves,
+)
 from sapwood.tree.regions import crossing
 from sapwood.tree.regions.chain import answer_for_all
 from sapwood.tree.regions.frame import Frame
@@ -75,7 +88,7 @@ from sapwood.tree.watch.session import (
     run_live,
     user_line,
 )
-from sapwood.tree.watch.watch import Capture, Caught
+from sapwood.tree.watch.watch import Capture, Captured, Caught
 from sapwood.uncollected import collected, uncollected
 from sapwood.units import Addr, Mask, Size, size_text
 
@@ -228,6 +241,8 @@ class _Parts:
     that the part in progress wrote could be put back.
     """
 
+    added: Added = ()
+
     def __init__(
         self,
         order: RecordRequest,
@@ -294,12 +309,7 @@ class _Parts:
         self.capture = self._capturing()
         self._begin()
         self.first_arrays = self.arrays
-        run = self.capture.run
-        cached = order.before.cached()
-        try:
-            captured = uncollected(self, run, order.fn, self.args, self.kwargs, session)
-        finally:
-            cached.forget()
+        captured = self._captured()
         if session.unrecordable is not None:
             self.device.driver.destroy_graph(captured.graph)
             raise session.unrecordable.anew()
@@ -307,7 +317,7 @@ class _Parts:
         result, self.gives = self.gives, None
         # Regions run without the lock, so that other warm-ups may have come since.
         order.specialization.warm = self.warm
-        other = outcome_of(self.warm, session, node.outputs)
+        other = outcome_of(self.warm, session, node.outputs, self.added)
         held: CaptureError | None = None
         if captured.error is None:
             held = sealed_in(node.outputs, other, self.warm) or self._unheld()
@@ -327,6 +337,22 @@ class _Parts:
         return Recorded(
             head, self.first_arrays, (), error, result, self.unfit, self.branched
         )
+
+    def _captured(self) -> Captured:
+        """Run the function, all of it."""
+        order, session, before = self.order, self.session, self.before
+        cached, run = order.before.cached(), self.capture.run
+        # Behind a region that writes, nobody knows how to take back a sum.
+        listening = before.listening() if self.in_place else nullcontext(bool)
+        try:
+            with listening as session.exactly:
+                args, kwargs = self.args, self.kwargs
+                captured = uncollected(self, run, order.fn, args, kwargs, session)
+        finally:
+            cached.forget()
+        if before.has_asked_more():
+            self.unfit = "it asks of a number what it had not asked before"
+        return captured
 
     def close(self) -> None:
         """Give back what was made, for a call that failed."""
@@ -435,6 +461,7 @@ class _Parts:
         self.before = self._survey()
         self.states = kept_states(self.before)
         if not self.links:
+            self.began.grows(lists_added_to(self.before))
             self.order.check_same(self.before)
             self.first_key = self.before.key
         self.stirred |= self.before.key != self.first_key
@@ -517,8 +544,9 @@ class _Parts:
         self._append(node, bound, idle=last and only_gives and not (does or bound))
         self._save(node)
         values = self._replay(node, bound)
-        slots = [slot for slot, _ in bound]
-        self.began.binds(zip(slots, values, strict=True))
+        if not last:
+            slots = [slot for slot, _ in bound]
+            self.began.binds(zip(slots, values, strict=True))
         self.bound = [value for value in values if value is not None]
         is_array = self.recordings.integration.is_array
         self.own = [] if last else arrays_in(shown, is_array)
@@ -586,7 +614,8 @@ class _Parts:
             if own is not None:
                 self.frame.pair(value, own)
             # A container that was passed is the function's own one.
-            slot.write(value, self.arguments)
+            if not slot.adds:
+                slot.write(value, self.arguments)
             slot.write(value, self.theirs)
             self.known[slot.path] = value
         return done.values
@@ -679,9 +708,15 @@ class _Parts:
     def _bound(self, *, last: bool) -> list[tuple[Slot, Array]]:
         """Return the arrays that the part bound; plain values are an error, later."""
         after = self.order.survey(self.arguments) if last else self._survey()
+        self.after = after
         changes = after.changes_since(self.before)
-        self.error = self.error or plain_changes(changes)
-        bound = [change for change in changes if isinstance(change, BoundArray)]
+        # What nobody has seen before the end of a call is written there by replays.
+        repeats = Repeated if last and self.in_place else BoundArray
+        self.error = self.error or plain_changes(changes, but=repeats)
+        bound = [change for change in changes if isinstance(change, repeats)]
+        if last:
+            self.added = added(changes, self.recordings.integration.is_array)
+            undo_bound([each for each in bound if not isinstance(each, BoundArray)])
         return [(change.slot, change.new) for change in bound]
 
     def _order(self, *, last: bool) -> RecordRequest:
@@ -801,7 +836,8 @@ class _Parts:
         asked = crossing.Passed(self.call.args, self.call.kwargs, integration)
         if part.writes:
             self._reaches(part, passed)
-        self.began.enters(passed, self.session, writes=part.writes)
+        found = self.after.guards(lambda _: True) if part.writes else None
+        self.began.enters(passed, self.session, writes=part.writes, found=found)
         ran = self.rerun is not None and self.rerun.answers()
         run = partial(self.rerun.answer, self.session) if self.rerun else run_live
         result, raised = crossing.unlocked(self.device, run, part, args, kwargs)

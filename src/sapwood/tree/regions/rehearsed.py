@@ -10,7 +10,7 @@ from sapwood.errors import CaptureError
 from sapwood.memory.device import routed
 from sapwood.tree.call.signature import NONE, Call
 from sapwood.tree.choose.recordings import Recordings
-from sapwood.tree.guards import Slot, Survey
+from sapwood.tree.guards import Slot, Survey, lists_added_to
 from sapwood.tree.guards.changes import BoundArray, Change
 from sapwood.tree.regions.crossing import (
     REMEDY,
@@ -55,7 +55,6 @@ class Rehearsed:
         self._outside = self._device.framework.manner()
         self.allocations = Allocations(self._device)
         self._told: int = 0
-        self._exactly: Callable[[], None] = lambda: None
         self.changes: list[Change] = []
         self.crossing: set[int] = set()
 
@@ -84,11 +83,12 @@ class Rehearsed:
         answers = rerun and partial(rerun.answer, session)
         session.between = partial(self._between, asked, begun, answers or run_live)
         if begun is not None:
+            begun.grows(lists_added_to(self._before))
             begun.reads(self._before.guards(lambda _: True))
         del asked
         try:
             made = self.allocations
-            with self._before.listening() as self._exactly:
+            with self._before.listening() as session.exactly:
                 watched = warm_up(fn, args, kwargs, self._device, session, made)
         finally:
             # Else all that was read would live until garbage is collected.
@@ -108,7 +108,6 @@ class Rehearsed:
         """Run an eager region of a call that was ``asked`` so, and note it."""
         session, framework = self._session, self._device.framework
         refuse_manner(part.name, framework.manner(), self._outside, session)
-        self._exactly()  # a region may ask what nobody would hear
         returns = only_returns(warm_up.__code__)
         with framework.resting():
             if part.writes:

@@ -22,7 +22,7 @@ from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Array, Integration, Look
 from sapwood.tree.call.signature import Call
 from sapwood.tree.choose.specialization import Specialization
-from sapwood.tree.guards import Ambient, Slot
+from sapwood.tree.guards import Ambient, Slot, Survey
 from sapwood.tree.guards.restoring import Edit, Own, fill_again
 from sapwood.tree.nests.containers import (
     arrays_in,
@@ -72,6 +72,10 @@ class Left:
 
     saved: Preserved | None
     bound: int
+
+
+def _append_again(grown: list[Any], items: Sequence[Any], own: Own) -> None:
+    grown.extend(map(own, items))
 
 
 Form: TypeAlias = Callable[[Array], object]
@@ -131,6 +135,10 @@ class Begun:
         self._writes, self._untold = 0, False
         self._last = self._quiet = False
         self._filled: list[list[tuple[Any, Items]]] = []
+        self._lists: Sequence[tuple[list[Any], int]] = ()
+        self._grown: list[tuple[int, list[Any], list[Any]]] = []
+        self._entered: dict[int, tuple[Ambient, Sequence[Any]]] = {}
+        self._sizes: Sequence[int] = ()
         self._rewind = device.framework.chance()
         self.save(storages)
 
@@ -165,6 +173,10 @@ class Begun:
         picture = ambient.picture()
         self.lost |= picture is None
         self.states.append((ambient, picture or ()))
+
+    def grows(self, lists: Sequence[list[Any]]) -> None:
+        """Note lists that the function appends to, when the call begins."""
+        self._lists = [(each, len(each)) for each in lists]
 
     def watch(
         self,
@@ -215,13 +227,18 @@ class Begun:
         *,
         last: bool = False,
         writes: bool = True,
+        found: Ambient | None = None,
     ) -> None:
         """Note what an eager region is about to be passed; if it is the last, no more.
 
         What the last one leaves is what there is when the call strays, and one that
         writes nothing leaves all as it was. Where there is a ``session``, that knows
-        what the function has done so far.
+        what the function has done so far. Where that may be more than to bind arrays,
+        it is seen from what is ``found``.
         """
+        picture = None if found is None else found.picture()
+        if found is not None and picture is not None:
+            self._entered[len(self.ran)] = found, picture
         if session is not None:
             self.told.append(session.digests())
         self._quiet = not writes
@@ -229,6 +246,7 @@ class Begun:
             self._forms.append([])
             return
         self._held = [contents_of(each) for each, _ in self._containers]
+        self._sizes = [len(each) for each, _ in self._lists]
         self._shown += passed.arrays()
         self._forms.append(self._lie([*passed.arrays(), *self._near]))
         self._writes = self._device.pages.writes
@@ -284,6 +302,8 @@ class Begun:
         if self._quiet:
             self.lefts.append(Left(None, len(self.bound)))
             return []
+        for (each, _), size in zip(self._lists, self._sizes, strict=True):
+            self._grown.append((len(self.ran) - 1, each, each[size:]))
         written = self._written()
         self._shown += arrays_in(ran.result, self._integration.is_array)
         left = None if self._last else self.left(written)
@@ -331,12 +351,16 @@ class Begun:
             written = [*self.storages, *self._storages(self._reach())]
         return Left(None if self.lost else self._preserved(written), len(self.bound))
 
+    def grown(self) -> Sequence[tuple[list[Any], list[Any]]]:
+        """Return the lists that are appended to, and what is in them."""
+        return [(each, [*each]) for each, _ in self._lists]
+
     def forget(self) -> None:
         """Let go of all that regions were passed, have given and left."""
         held = self.ran, self.lefts, self.bound, self._shown, self.states, self._forms
-        for each in (*held, self._filled):
+        for each in (*held, self._filled, self._grown, self._entered):
             each.clear()
-        self._near = self._held = self._containers = ()
+        self._near = self._held = self._containers = self._lists = ()
 
     def is_untouched(self) -> bool:
         """Return whether no region wrote arrays that are watched, and not saved.
@@ -378,21 +402,43 @@ class Begun:
             right = False
         for own, filled in zip(edits, self._filled, strict=False):
             own += [partial(fill_again, *each) for each in filled]
-        # What was written last is a region's only if the call strays right behind one:
-        # else no region answers for that part, and the function writes it again.
-        last = len(edits) - 1
-        for k, state in reversed([*enumerate(self.states)]):
-            if right and state is not None:
-                ambient, picture = state
-                edits[last] += ambient.restore(picture)
-                right, last = ambient.holds(), k - 1
-        if not right:
-            _redo_all(chain(*edits))
+        mine: list[Edit] = []
+        if not (right and self._unwind(edits, mine)):
+            _redo_all(chain(mine, *edits))
             return None
         for saved in reversed(self._saved):
             saved.restore()
+        self._shrink(edits)
         self._rewind()
         return edits
+
+    def _unwind(self, edits: list[list[Edit]], mine: list[Edit]) -> bool:
+        """Have slots hold what they held when the call began; return whether they do.
+
+        What regions did is added to their edits, and to ``mine`` what, as is known, the
+        function did: that it does again by itself.
+        """
+        # What was written last is a region's only if the call strays right behind one:
+        # else no region answers for that part, and the function writes it again.
+        whose, holds = edits[-1], True
+        for k, state in reversed([*enumerate(self.states)]):
+            if k in self._entered:
+                ambient, picture = self._entered[k]
+                edits[k] += ambient.restore(picture)
+                whose = mine
+            if state is not None:
+                ambient, picture = state
+                whose += ambient.restore(picture)
+                holds = ambient.holds()
+                whose = edits[k - 1]
+        return holds
+
+    def _shrink(self, edits: Sequence[list[Edit]]) -> None:
+        """Have lists be as long as they were; add to edits what regions appended."""
+        for k, grown, items in self._grown:
+            edits[k].append(partial(_append_again, grown, items))
+        for grown, size in self._lists:
+            del grown[size:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,11 +487,12 @@ class Rerun:
         self._now: Preserved | None = None
         self._left: Sequence[Left] = ()
         self._edits: Sequence[list[Edit]] = ()
+        self._grown: Sequence[tuple[list[Any], list[Any]]] = ()
 
     def put_back(self) -> bool:
         """Have all be as when the call began, and return True; or leave all."""
         begun = self._begun
-        now = begun.left()
+        now, self._grown = begun.left(), begun.grown()
         edits = None if now.saved is None else begun.put_back()
         if edits is None:
             return False
@@ -459,9 +506,13 @@ class Rerun:
         self._pairs, self._mine = [], {}
         return self
 
-    def run(self, fn: Callable[..., Any], call: Call) -> Watched | None:
-        """Return what the call gave, whose exceptions pass; None if all was left."""
+    def run(self, fn: Callable[..., Any], call: Call, before: Survey) -> Watched | None:
+        """Return what the call gave, whose exceptions pass; None if all was left.
+
+        ``before`` is what the function finds.
+        """
         watched = None
+        self.session.holds, self.session.guarded = before.holds, before.guards_hosts
         self.session.between = self._between
         try:
             watched = warm_up(fn, call.args, call.kwargs, self._device, self.session)
@@ -481,6 +532,8 @@ class Rerun:
             self._pairs, self._mine = [], {}  # nobody gets what it has come to
             self._now.restore()
             _redo_all(chain(*self._edits))
+            for each, items in self._grown:
+                each[:] = items
             self._now = None
         return self._is_astray()
 

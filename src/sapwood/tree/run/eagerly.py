@@ -205,7 +205,7 @@ class Eagerly:
     ) -> type[changes.Repeated] | UnionType:
         """Return which writes replays are to repeat."""
         apart = watching.asks and not watching.as_captured
-        if watching.breaks and not apart:
+        if watching.writes and not apart:
             # Behind an eager region, nobody would know how to take back a sum. One in
             # front of a question may be none of the capture's.
             return changes.BoundArray
@@ -322,7 +322,7 @@ class Eagerly:
                 made = self.rerun_of(begun)
                 run = made if made.put_back() else None
             if run is not None:
-                watched = run.run(self.target(), call)
+                watched = run.run(self.target(), call, self.look(call))
         except BaseException:
             if isinstance(error, Caught):
                 error.taken()  # it may be the same, and names these frames

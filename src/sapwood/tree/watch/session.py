@@ -144,7 +144,9 @@ class Session:
     as around eager regions. A session that ``rehearses``, as warm-ups do, finds nothing
     unrecordable from then on: only a capture does. ``as_captured`` is the answer, where
     none is on. One ``branches`` where a region returned plain values, which what
-    follows may go by; it ``writes`` where one ran that may have changed anything.
+    follows may go by; it ``writes`` where one ran that may have changed anything. The
+    exception that was ``handled`` where the call began, regions find in replays, too.
+    ``exactly`` ends that numbers listen to what is asked of them, where they do.
     """
 
     tolerant: bool
@@ -172,6 +174,8 @@ class Session:
     branches: bool = False
     writes: bool = False
     _refused: int = 0
+    handled: BaseException | None = field(default_factory=sys.exception)
+    exactly: Callable[[], object] = bool
     between: Between | None = None
 
     def op(self, name: str, constants: bytes) -> None:
@@ -238,6 +242,8 @@ class Session:
         self, part: EagerRegion, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run an eager region, which the function has come to."""
+        if part.writes:
+            self._check_writing(part)
         if self.between is not None:
             return self.between(part, args, kwargs)
         self.refuse(
@@ -246,6 +252,16 @@ class Session:
             "Let that depend on an argument, or on a value that the function names",
         )
         return None
+
+    def _check_writing(self, part: EagerRegion) -> None:
+        self.exactly()  # it may ask what nobody would hear
+        error = sys.exception()
+        if error is not self.handled:
+            self.refuse(
+                f"the eager region {part.name} is called where {error!r} is handled, "
+                "which it may ask for, and which no replay raises",
+                "Call it behind the except block, or put all of that into the region",
+            )
 
     def may_read(self, size: int) -> bool:
         """Return whether so many bytes may be read on the host, as an eager region."""
