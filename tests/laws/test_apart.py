@@ -341,16 +341,21 @@ def test_an_error_of_the_functions_own_beside_a_question(rt, hidden, region):
         assert np.asarray(x).tobytes() == host.tobytes()
 
 
-def test_what_is_written_once_is_written_behind_a_read(rt):
-    """A read that captures leave out is no reason to refuse what warm-ups write."""
+@pytest.mark.parametrize("region", [False, True])
+def test_what_is_written_once_is_written_behind_a_read(rt, region):
+    """What captures leave out is no reason to refuse what warm-ups write."""
+    note = sw.eager(lambda _: None)
 
     class Model:
         def __init__(self):
             self.kind = None
 
         def __call__(self, x):
-            if not capturing() and np.isnan(float(x.sum())):
-                raise ValueError("it is not a number")
+            if not capturing():
+                if region:
+                    note(x)
+                elif np.isnan(float(x.sum())):
+                    raise ValueError("it is not a number")
             if self.kind is None:
                 self.kind = "single"
             return x * 2

@@ -273,8 +273,8 @@ GAP_MUTANTS: Final = (
     mutant(
         "what is read in front of a question refuses what is written",
         Eagerly._repeats,
-        "if watching.breaks and not apart:",
-        "if watching.breaks:",
+        "if watching.writes and not apart:",
+        "if watching.writes:",
     ),
     mutant(
         "what a region left in arrays is not put there",
