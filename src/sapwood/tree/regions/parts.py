@@ -230,6 +230,11 @@ class _Parts:
     of all parts, the last one that of the part in progress, with as much room as is
     ``lent`` to each. What is ``holding`` arrays ends with the capture of a part.
 
+    What parts make stays ``in_place`` until the call is over where no region may keep
+    what it is passed; then what the function has ``added`` to numbers and lists, or
+    assigned, is written again by replays. ``after`` is what it had written when the
+    last part ended.
+
     ``made`` are the storages that parts made so far for others, ``mine`` what was made
     while they were captured, ``named`` the addresses that the function has shown;
     ``stirred`` says that what is guarded has changed meanwhile. ``gives`` is what the

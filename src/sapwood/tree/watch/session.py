@@ -258,8 +258,8 @@ class Session:
         error = sys.exception()
         if error is not self.handled:
             self.refuse(
-                f"the eager region {part.name} is called where {error!r} is handled, "
-                "which it may ask for, and which no replay raises",
+                f"the eager region {part.name} is called where an exception is handled "
+                f"({type(error).__name__}), which it may ask for, and no replay raises",
                 "Call it behind the except block, or put all of that into the region",
             )
 
