@@ -337,7 +337,7 @@ class Passage:
             self.begun.warm = self.cache.warm[other]
 
     def _settle_in(self, node: Node, region: int) -> None:
-        """Have what parts made be where a chain has it, if that takes it from nowhere.
+        """Copy what parts made to where a chain expects it, if it expects it anywhere.
 
         Nobody else has it: the regions so far have written nothing.
         """

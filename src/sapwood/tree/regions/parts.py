@@ -466,7 +466,7 @@ class _Parts:
         self.before = self._survey()
         self.states = kept_states(self.before)
         if not self.links:
-            self.began.grows(lists_added_to(self.before))
+            self.began.appends(lists_added_to(self.before))
             self.order.check_same(self.before)
             self.first_key = self.before.key
         self.stirred |= self.before.key != self.first_key

@@ -83,7 +83,7 @@ class Rehearsed:
         answers = rerun and partial(rerun.answer, session)
         session.between = partial(self._between, asked, begun, answers or run_live)
         if begun is not None:
-            begun.grows(lists_added_to(self._before))
+            begun.appends(lists_added_to(self._before))
             begun.reads(self._before.guards(lambda _: True))
         del asked
         try:

@@ -174,7 +174,7 @@ class Begun:
         self.lost |= picture is None
         self.states.append((ambient, picture or ()))
 
-    def grows(self, lists: Sequence[list[Any]]) -> None:
+    def appends(self, lists: Sequence[list[Any]]) -> None:
         """Note lists that the function appends to, when the call begins."""
         self._lists = [(each, len(each)) for each in lists]
 
@@ -351,8 +351,8 @@ class Begun:
             written = [*self.storages, *self._storages(self._reach())]
         return Left(None if self.lost else self._preserved(written), len(self.bound))
 
-    def grown(self) -> Sequence[tuple[list[Any], list[Any]]]:
-        """Return the lists that are appended to, and what is in them."""
+    def lists(self) -> Sequence[tuple[list[Any], list[Any]]]:
+        """Return the lists that the function appends to, and what is in them."""
         return [(each, [*each]) for each, _ in self._lists]
 
     def forget(self) -> None:
@@ -487,12 +487,12 @@ class Rerun:
         self._now: Preserved | None = None
         self._left: Sequence[Left] = ()
         self._edits: Sequence[list[Edit]] = ()
-        self._grown: Sequence[tuple[list[Any], list[Any]]] = ()
+        self._lists: Sequence[tuple[list[Any], list[Any]]] = ()
 
     def put_back(self) -> bool:
         """Have all be as when the call began, and return True; or leave all."""
         begun = self._begun
-        now, self._grown = begun.left(), begun.grown()
+        now, self._lists = begun.left(), begun.lists()
         edits = None if now.saved is None else begun.put_back()
         if edits is None:
             return False
@@ -532,7 +532,7 @@ class Rerun:
             self._pairs, self._mine = [], {}  # nobody gets what it has come to
             self._now.restore()
             _redo_all(chain(*self._edits))
-            for each, items in self._grown:
+            for each, items in self._lists:
                 each[:] = items
             self._now = None
         return self._is_astray()
