@@ -141,9 +141,9 @@ class Specialization:
         known = (way for way in reversed(self.ways) if way.breaks[: len(ran)] == ran)
         return next(known, None)
 
-    def went(self) -> None:
-        """Note a call that went the way of its recordings."""
-        self.astray = max(0, self.astray - 1)
+    def went(self, calls: int = 1) -> None:
+        """Note calls that went the way of its recordings."""
+        self.astray = max(0, self.astray - calls)
 
     def is_wasteful(self) -> bool:
         """Return whether another recording would go without a replay, too.

@@ -138,7 +138,7 @@ class Passage:
 
     It goes on with the rest of another ``node`` where a region returns what that was
     recorded with; it has ``entered`` all of these. ``begun`` is what there was before,
-    for a call that ends with `Midway`.
+    for a call that ends with `Midway`; ``values`` are what the last part has bound.
     """
 
     def __init__(
@@ -157,6 +157,7 @@ class Passage:
         self.flat = call.is_flat
         self.carried = self.given = call.given
         self.made: list[Storage] = []
+        self.values: Sequence[Any] = ()
         self.begun: Begun | None = None
         self._new: Sequence[Storage] = ()
         self._bound: Sequence[Array] = ()
@@ -239,6 +240,7 @@ class Passage:
             while (live := self.node.chain[region].live) is not None:
                 self._cross(live, region)
                 region += 1
+            self.begun = None  # it has what regions were passed
             return self._shown  # noqa: TRY300 - what is shown is let go of at the end
         except Midway:
             raise
@@ -259,6 +261,8 @@ class Passage:
         recordings.leases.cross(done.storages)
         self.made += done.storages
         self._shown, self._new = done.result, done.storages
+        if link.live is None:
+            self.values = done.values
         self._bound = [value for value in done.values if value is not None]
         if link.bound:
             arguments = self.parameters.bind(self.args, self.kwargs)
@@ -312,6 +316,8 @@ class Passage:
     def _turn(self, live: Live, region: int, got: crossing.Returned) -> None:
         """Go on with another chain, where a region returned what that was made with."""
         known = self._nodes() if live.branches else ()
+        for each in known:
+            self.recordings.rest(each.clobbers)
         live_pages = self.recordings.device.pages.live
         fits = (
             each
@@ -330,6 +336,7 @@ class Passage:
             )
         self._settle_in(other, region)
         other.last_used = self.recordings.tick()
+        other.hits += 1
         self.recordings.enter(other, other.held)
         self.entered.append(other)
         self.node = other

@@ -18,12 +18,13 @@ from weakref import ref
 
 from sapwood import _fast
 from sapwood.memory.storage import STREAM_EPOCH
-from sapwood.tree.call.integration import Made, Probe
+from sapwood.tree.call.integration import Layout, Made, Probe
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.nests.containers import Structure, unflatten
 from sapwood.tree.node.node import Node
-from sapwood.tree.node.outputs import Alias, Constant, Fresh, Same
+from sapwood.tree.node.outputs import Alias, Bytes, Carried, Constant, Fresh, Same
 from sapwood.tree.replay.binding import Binding
+from sapwood.units import Addr, Mask
 
 if TYPE_CHECKING:
     from sapwood.tree.replay.fast_replay import FastReplay
@@ -39,14 +40,14 @@ class Program(NamedTuple):
     """How the result is put together of what a replay makes and what it was given.
 
     ``made`` are the arrays over new storages that stay where they are, ``flown`` those
-    over storages that are copied out. ``picks`` are numbers of these, then of
-    ``constants``, of the call's arrays, and of those that were read; None: the new
-    arrays, as they are. The last ``bound`` values are bound. ``shape`` makes a nest of
-    the others, None where there is one.
+    over storages that are copied out, by the storages as they were recorded. ``picks``
+    are numbers of these, then of ``constants``, of the call's arrays, and of those that
+    were read; None: the new arrays, as they are. The last ``bound`` values are bound.
+    ``shape`` makes a nest of the others, None where there is one.
     """
 
     made: Sequence[Made]
-    flown: Sequence[Made]
+    flown: Sequence[tuple[Bytes, Layout, Addr]]
     constants: tuple[Any, ...]
     picks: Sequence[int] | None
     bound: int
@@ -58,51 +59,64 @@ class Program(NamedTuple):
         """Return what copies each output out by the framework; empty: one cannot be."""
         framework = recordings.device.framework
         room = partial(_room_beside, node, recordings)
-        numbers = [k for k, *_ in self.flown]
-        if len({*numbers}) < len(numbers):
+        found: list[Callable[[], Any]] = []
+        if len({each for each, *_ in self.flown}) < len(self.flown):
             return ()  # arrays that share their bytes do so in copies, too
-        if len(numbers) > framework.most_copies:
+        if len(self.flown) > framework.most_copies:
             return ()  # one copy of all of them costs less
-        storages, found = node.outputs.storages, []
-        for k, layout, address in self.flown:
-            if address != storages[k].address:
+        for whole, layout, address in self.flown:
+            if address != whole.address:
                 return ()
-            copier = framework.copier(layout, address, storages[k].size, room)
+            copier = framework.copier(layout, address, whole.size, room)
             if copier is None:
                 return ()
             found.append(copier)
         return found
 
 
-def program_of(node: Node, number_of: Callable[[int], int]) -> Program:
+def program_of(
+    node: Node, number_of: Callable[[int], int], carried: Sequence[Bytes] = ()
+) -> Program:
     """Return the program of a node's outputs.
 
     ``number_of`` gives the number of an array, of the call's and of those that were
-    read, among those that are looked at.
+    read, among those that are looked at. What parts before it have made is ``carried``:
+    it comes before the node's own storages.
     """
     made: list[Made] = []
-    flown: list[Made] = []
-    copied = node.copied()
-    rest = [k for k in range(len(node.outputs.storages)) if k not in copied]
-    number = {k: i for i, k in enumerate(rest)}
+    flown: list[tuple[Bytes, Layout, Addr]] = []
+    count = len(node.outputs.storages)
+    copied = {k for ferry in node.ferries for k in ferry.storages}
+    rest = [k for k in range(count) if k not in copied]
+    number = {k: len(carried) + i for i, k in enumerate(rest)}
+    number |= {count + k: k for k in range(len(carried))}
+    storages = (*node.outputs.storages, *carried)
     constants: list[Any] = []
     marks: list[tuple[int, int]] = []
     for output in (*node.outputs.leaves, *node.outputs.bound):
         match output:
-            case Fresh(k, layout, address) if k in copied:
-                marks.append((1, len(flown)))
-                flown.append((k, layout, address))
+            case Carried(k, layout, offset):
+                new = count + k, layout, Addr(carried[k].address + offset)
             case Fresh(k, layout, address):
-                marks.append((0, len(made)))
-                made.append((number[k], layout, address))
+                new = k, layout, address
             case Constant(value):
                 marks.append((2, len(constants)))
                 constants.append(value)
+                continue
             case Alias(k):
                 marks.append((3, number_of(k)))
+                continue
             case Same(k):
                 marks.append(marks[k])
-    starts = [*accumulate(map(len, (made, flown, constants)), initial=0)]
+                continue
+        if new[0] in copied:
+            marks.append((1, len(flown)))
+            flown.append((storages[new[0]], *new[1:]))
+        else:
+            marks.append((0, len(made)))
+            made.append((number[new[0]], *new[1:]))
+    lengths = len(made), len(flown), len(constants)
+    starts = [*accumulate(lengths, initial=0)]
     picks = [starts[kind] + k for kind, k in marks]
     all_made = picks == [*range(len(made) + len(flown))]
     return Program(
@@ -145,7 +159,8 @@ def compiled(
     raw = device.driver.raw_stream(stream.handle)
     numbers = (
         *(ordinal, raw, entry.launch, entry.set_params),
-        *(entry.context_of, entry.exec_, entry.context, nodes, lent, lent.launch),
+        *(entry.context_of, entry.exec_, entry.context, nodes, lent),
+        _nothing if fast.idle else lent.launch,
     )
     conditions = _conditions(fast, words, (given, read))
     return native.compile_replay(
@@ -154,6 +169,10 @@ def compiled(
             *(_which(node, len(words)), _rivals(fast)),
         )
     )
+
+
+def _nothing() -> None:
+    """Launch nothing, of a part that only gives what there is."""
 
 
 def _is_plain(fast: FastReplay) -> bool:
@@ -174,32 +193,31 @@ def _conditions(
 ) -> tuple[Any, ...]:
     """Return what must be as it was: `enum place` of C, from `STATE` on."""
     node, kept, device = fast.node, fast.kept, fast.recordings.device
-    fixed = {i for i, _ in node.fixed}
+    fixed, first = {i for i, _ in node.fixed}, fast.is_first
+    lock = device.lock.acquire, device.lock.release, device.is_mine
+    mine = Mask(node.clobbers & ~fast.own if kept else node.clobbers)
     return (
         (ref(fast), fast.epoch),
         STREAM_EPOCH,
         node.ambient.program,
-        (device.lock.acquire, device.lock.release, device.is_mine),
+        # Who plays parts has the lock, and pages from the first one on.
+        (int, int, bool) if fast.is_part else lock,
         (device.returns.waiting, device.returns.drain_dropped),
         fast.recordings,
         fast.stream,
         device.pages,
-        (
-            node.clobbers & ~fast.own if kept else node.clobbers,
-            node.clobbers,
-            int(node.writes),
-        ),
+        (mine if first else 0, node.clobbers, int(node.writes)),
         tuple(
             (use.size * use.used, i in fixed, words[i])
-            for i, use in enumerate(node.places[: node.argument_places])
+            for i, use in enumerate(node.places[: len(words)])
         ),
         _besides(fast),
-        node.ambient.program.read,
+        fast.read,
         probes,
         # By number: one more reference to them would count.
-        (tuple(map(id, kept.held)), tuple(kept.uses)) if kept else ((), ()),
+        (tuple(map(id, kept.held)), tuple(kept.uses)) if kept and first else ((), ()),
         (kept.count, tuple(kept.numbers), tuple(kept.others))
-        if kept
+        if kept and first
         else (int, (), ()),
     )
 
@@ -245,7 +263,8 @@ def _deeds(fast: FastReplay, slots: Sequence[Binding]) -> tuple[Any, ...]:
     """Return what makes the result, and what is bound."""
     node, program, kept = fast.node, fast.program, fast.kept
     latest, first = node.ambient.program.latest, len(node.outputs.leaves)
-    makers = map(_maker, (*(kept.makers if kept else ()), *fast.copies()))
+    stays = kept.makers[fast.makers] if kept else ()
+    makers = map(_maker, (*stays, *fast.copies()))
     picks: tuple[Any, ...] = ()
     if program.picks is not None:
         picks = program.constants, tuple(program.picks)

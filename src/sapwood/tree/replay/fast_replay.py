@@ -10,7 +10,7 @@ does not plainly fit is left to the decided replay.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Self
 from weakref import ref
 
 from sapwood._fast.state import ReplayState
@@ -22,9 +22,9 @@ from sapwood.tree.choose.admit import overlap
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.guards import Slot
 from sapwood.tree.node.node import Node
-from sapwood.tree.node.outputs import Alias, Constant, Fresh, Same
+from sapwood.tree.node.outputs import Alias, Bytes, Constant, Fresh, Same
 from sapwood.tree.replay.binding import planned
-from sapwood.tree.replay.compiled import compiled, program_of
+from sapwood.tree.replay.compiled import MISS, compiled, program_of
 from sapwood.tree.replay.last_call import LastCall
 from sapwood.tree.replay.replay import order, prepare
 
@@ -34,16 +34,22 @@ _PATIENCE_AT_MOST: Final = 1024
 _PAUSE_AT_MOST: Final = 64
 _MANY: Final = 16
 """Replays in C for which it was worth the while to arm a fast replay."""
-_PLAIN: Final = {Alias, Constant, Fresh, Same}
+PLAIN: Final = {Alias, Constant, Fresh, Same}
 
 
 class FastReplay(ReplayState):
     """One recording on one stream, and calls that look like the one of ``last_call``.
 
-    It keeps what C needs and cannot see to. Used under the device's lock.
+    It keeps what C needs and cannot see to. Used under the device's lock. One that
+    ``is_part`` of a chain keeps what the others do: the first ``carried`` storages are
+    made by parts before it, ``makers`` are its own. One that is ``idle`` launches
+    nothing.
     """
 
     __slots__ = ("__dict__", "__weakref__")
+
+    is_first, is_part, idle = True, False, False
+    carried, makers = 0, slice(None)
 
     def __init__(
         self,
@@ -51,6 +57,7 @@ class FastReplay(ReplayState):
         node: Node,
         ambient: Arrays,
         last_call: LastCall,
+        made: Sequence[Bytes] = (),
     ) -> None:
         self.last_call, self.node, self.recordings = last_call, node, recordings
         node.ambient.program.write()
@@ -62,7 +69,8 @@ class FastReplay(ReplayState):
         self.kept: Kept | None = None
         self.rests = False
         self.own = node.passing()
-        self.program = program_of(node, last_call.number_of)
+        self.read: Callable[[], Sequence[Any] | None] = node.ambient.program.read
+        self.program = program_of(node, last_call.number_of, made)
         self._copiers = self.program.copiers(node, recordings)
         self.compiled: Any = None
         self.rivals: Sequence[Node] = ()
@@ -82,15 +90,18 @@ class FastReplay(ReplayState):
 
         It takes the place of one ``before``, which was outdated.
         """
-        plain = {*map(type, (*node.outputs.leaves, *node.outputs.bound))} <= _PLAIN
+        plain = {*map(type, (*node.outputs.leaves, *node.outputs.bound))} <= PLAIN
         if not plain or node.chain or node.revokes or (node.which and last_call.again):
             return None
         if isinstance(last_call.probe, LayoutProbe):
             return None  # there is no such thing in C
-        made = cls(recordings, node, ambient, last_call)
+        return cls(recordings, node, ambient, last_call).after(before)
+
+    def after(self, before: FastReplay | None) -> Self:
+        """Be as patient as one before that was outdated is not; return this."""
         if before is not None:
-            made.patience = min(2 * before.patience, _PATIENCE_AT_MOST)
-        return made
+            self.patience = min(2 * before.patience, _PATIENCE_AT_MOST)
+        return self
 
     def is_outdated(self) -> bool:
         """Count a decided replay of the node; return if too many came in a row."""
@@ -132,8 +143,7 @@ class FastReplay(ReplayState):
         ``arrays`` are the call's, ``values`` those that were bound to ``slots``. C is
         told the state as it is now. If that changes often, C is told ever more seldom.
         """
-        gives = self.program.made or self.program.flown
-        if (gives and self.kept is None) or (self.node.ferries and not self.copies()):
+        if not self.has_all():
             return False
         self._rest -= 1
         if self._rest > 0:
@@ -146,14 +156,35 @@ class FastReplay(ReplayState):
         self._pause = 1 if self._played >= _MANY else longer
         self._rest, self._played = self._pause, 0
         before = self.compiled
-        self.guard_epoch, self.stream_epoch = program.epoch, -1
+        self.compile(arrays, found, values, slots)
+        return self.compiled is not before
+
+    def has_all(self) -> bool:
+        """Return whether there is what C needs to give a call its result."""
+        gives = self.program.made or self.program.flown
+        kept = self.kept is not None or not gives
+        return kept and bool(not self.node.ferries or self.copies())
+
+    def compile(
+        self,
+        arrays: Sequence[Any],
+        found: Sequence[Any],
+        values: Sequence[Any],
+        slots: Sequence[Slot],
+    ) -> None:
+        """Make what plays calls, of the state as it is now, if C can do that."""
+        self.guard_epoch = self.node.ambient.program.epoch
+        self.stream_epoch = -1
         probe = self.recordings.integration.probe
         probes = probe(arrays), probe(found)
         # What another thread changed meanwhile, C is not to take for as it was.
         alike = self._look_alike(arrays, found, *probes)
         plan = planned(slots, values, found) if alike else None
         self.compiled = None if plan is None else compiled(self, plan, *probes)
-        return self.compiled is not before
+
+    def play(self, arrays: Sequence[Any]) -> Any:
+        """Return the result of a replay in C, or `MISS`."""
+        return MISS if self.compiled is None else self.compiled(*arrays)
 
     def _are_those(self, arrays: Sequence[Any]) -> bool:
         """Return whether those are one that were, after a look at what is read."""
@@ -172,13 +203,14 @@ class FastReplay(ReplayState):
         """
         node, lows = self.node, self.last_call.whereabouts(arrays)
         there, layouts = self._read(found), node.ambient.layouts
+        carried = [storage.address for storage in self._carried()]
         besides = node.whereabouts.lows(found, layouts, self.recordings.integration)
         return (
             lows is not None
             and there is not None
             and [*given.lows] == [*lows]
-            and all(lows[i] == address for i, address in node.fixed)
-            and not overlap(node, [*lows, *self.ambient_lows])
+            and all(lows[i] == at for i, at in node.fixed if i < len(lows))
+            and not overlap(node, [*lows, *carried, *self.ambient_lows])
             and self._are_those(arrays)
             and [*there.lows] == [*self.ambient_lows]
             and [*read.lows] == [*(besides or ())]
@@ -200,6 +232,8 @@ class FastReplay(ReplayState):
         last_call, stream = self.last_call, self.stream()
         lows = last_call.whereabouts(arrays)
         given = None if lows is None else last_call.given(arrays, lows)
+        if given is not None and self.carried:
+            given = given._replace(storages=[*given.storages, *self._carried()])
         if stream is None or given is None or not self._order(given, found, stream):
             return False
         self.recordings.device.pages.claim(stream, self.node.clobbers)
@@ -221,6 +255,9 @@ class FastReplay(ReplayState):
         prepare(node, given, ambient, stream)
         self.stream_epoch = changes
         return True
+
+    def _carried(self) -> Sequence[Storage]:
+        return () if self.kept is None else self.kept.storages[: self.carried]
 
     def _read(self, found: Sequence[Any]) -> Arrays | None:
         """Return where the arrays that the function reads are; None if not alike."""

@@ -18,6 +18,7 @@ from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.node.node import Node
 from sapwood.tree.replay.compiled import MISS
+from sapwood.tree.replay.fast_chain import FastChain
 from sapwood.tree.replay.fast_replay import FastReplay
 from sapwood.tree.replay.last_call import LastCall
 from sapwood.tree.tell.call_log import CallLog
@@ -53,13 +54,14 @@ class FastReplays(ReplaysState):
     def play(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
         """Return the result of a replay in C, alone; None where none fits.
 
-        C has tried those of calls that pass arrays alone. Raises what a replay raises.
+        Raises what a replay raises.
         """
         for fast in self._ready:
-            play, last_call = fast.compiled, fast.last_call
-            if play is not None and not last_call.flat:
+            last_call = fast.last_call
+            # C has tried those of calls that pass arrays alone, which are no chains.
+            if fast.compiled is not None and (fast.node.chain or not last_call.flat):
                 arrays = last_call.arguments(args, kwargs)
-                result = MISS if arrays is None else play(*arrays)
+                result = MISS if arrays is None else fast.play(arrays)
                 if result is not MISS:
                     return (result,)
         return None
@@ -80,12 +82,18 @@ class FastReplays(ReplaysState):
                     node.last_used = recordings.tick(len(began))
                     call_log.tally["copied_bytes"] += node.copied_bytes * len(began)
                     for _ in began:
-                        call_log.escaped(node)
+                        call_log.all_escaped(node)
                     call_log.played(began, took, node)
+                    if node.chain and node in self._cache.nodes:
+                        self._cache.nodes[node][1].went(len(began))
 
     def _list(self) -> None:
         played = [fast for fast in self._ready if fast.compiled is not None]
-        self.players = tuple(fast.compiled for fast in played if fast.last_call.flat)
+        self.players = tuple(
+            fast.compiled
+            for fast in played
+            if fast.last_call.flat and not fast.node.chain
+        )
         if played:
             self._recordings.quiet.add(self)
 
@@ -99,7 +107,7 @@ class FastReplays(ReplaysState):
     ) -> None:
         """Remember a call that was replayed; if that is due, have C play those like it.
 
-        ``values`` are what it bound, where it had no eager regions.
+        ``values`` are what it bound; None: nobody knows.
         """
         last_call, integration = self.last_call, self._recordings.integration
         node = found.node
@@ -126,9 +134,8 @@ class FastReplays(ReplaysState):
         last_call = LastCall.of(call, integration) if due and not node.nests else None
         if last_call is not None:
             self.forget(node)
-            known = FastReplay.of(
-                self._recordings, node, found.ambient, last_call, known
-            )
+            kind = FastChain if node.chain else FastReplay
+            known = kind.of(self._recordings, node, found.ambient, last_call, known)
             if known is not None:
                 known.rivals = self._cache.nodes[node][1].nodes
                 ready = (known, *self._ready)[:_MANY]

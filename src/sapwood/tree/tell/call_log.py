@@ -161,12 +161,16 @@ class CallLog:
         told = self.function, node.label, len(sizes), Size(sum(sizes))
         self.recordings.emit(events.Escaped(*told))
 
+    def all_escaped(self, node: Node) -> None:
+        """Count the outputs that all parts of a recording copied out, if any."""
+        if node.escapes or not node.chain:
+            for part in node.parts():
+                self.escaped(part)
+
     def chained(self, node: Node) -> None:
         """Count the replay of a recording with eager regions, which has just begun."""
         self.tally["copied_bytes"] += node.copied_bytes
-        if node.escapes:
-            for part in node.parts():
-                self.escaped(part)
+        self.all_escaped(node)
 
     def evicted(self, node: Node, reason: str) -> None:
         """Count a recording that gave way."""

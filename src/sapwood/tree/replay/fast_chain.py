@@ -1,0 +1,278 @@
+"""A replay in parts like the one before it: C plays the parts, and regions run between.
+
+Only where the regions write nothing, and no part but the last: so a call that goes
+another way, or does not fit in the middle, has done nothing that anybody could see. It
+is begun again, and decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+from time import perf_counter_ns
+from typing import Any, Final
+
+from sapwood.memory.storage import Storage
+from sapwood.tree.call.integration import LayoutProbe
+from sapwood.tree.call.signature import Arrays
+from sapwood.tree.choose.recordings import Recordings
+from sapwood.tree.guards import Slot
+from sapwood.tree.nests.containers import constant_key
+from sapwood.tree.node.node import Link, Live, Node
+from sapwood.tree.node.outputs import Bytes, Carried
+from sapwood.tree.replay.compiled import MISS
+from sapwood.tree.replay.fast_replay import PLAIN, FastReplay
+from sapwood.tree.replay.last_call import LastCall
+from sapwood.tree.replay.replay import lease_outputs
+from sapwood.units import Mask
+
+_PAUSE_AT_MOST: Final = 64
+
+
+class _Read:
+    """What the first part found that the function reads: the others use the same."""
+
+    __slots__ = ("_again", "found")
+
+    def __init__(self, again: Callable[[], Sequence[Any] | None]) -> None:
+        self._again = again
+        self.found: Sequence[Any] | None = None
+
+    def anew(self) -> Sequence[Any] | None:
+        self.found = self._again()
+        return self.found
+
+    def latest(self) -> Sequence[Any] | None:
+        return self.found
+
+
+class FastChain(FastReplay):
+    """The first part of a chain, which has those ``behind`` it played, too.
+
+    It keeps what all of them make. While a call is ``going`` no other is played. Calls
+    that went another way are followed by ever more that are decided.
+    """
+
+    def __init__(
+        self,
+        recordings: Recordings,
+        node: Node,
+        ambient: Arrays,
+        last_call: LastCall,
+        made: Sequence[Bytes] = (),
+    ) -> None:
+        super().__init__(recordings, node, ambient, last_call, made)
+        self.going = False
+        self.own = Mask(0)
+        seen, links = _Read(self.read), node.chain
+        self.read = seen.anew
+        self.behind: list[FastReplay] = []
+        so_far = [*node.outputs.storages]
+        for link in links[1:]:
+            part = FastReplay(recordings, link.part, ambient, last_call, so_far)
+            part.is_first, part.idle, part.read = False, link.idle, seen.latest
+            self.behind.append(part)
+            so_far += link.part.outputs.storages
+        for link, part in zip(links, self._parts(), strict=True):
+            if link.live is not None:
+                # Not as they were passed, in a tuple and a dict: alone.
+                part.program = part.program._replace(shape=tuple)
+        ends = accumulate((len(part.program.made) for part in self._parts()), initial=0)
+        for part, (start, end) in zip(self._parts(), pairwise(ends), strict=True):
+            part.makers = slice(start, end)
+        for part in self._parts():
+            part.is_part = True
+            self.own = Mask(self.own | part.node.passing())
+        self._beyond = Mask(node.held & ~self.own)
+        self._lives = [link.live for link in links if link.live is not None]
+        self._astray = self._left = 0
+        self._notes: list[tuple[int, int]] = []
+
+    def _parts(self) -> list[FastReplay]:
+        return [self, *self.behind]
+
+    @classmethod
+    def of(
+        cls,
+        recordings: Recordings,
+        node: Node,
+        ambient: Arrays,
+        last_call: LastCall,
+        before: FastReplay | None = None,
+    ) -> FastReplay | None:
+        """Return what replays a chain again; None where that must be decided."""
+        if not _is_quiet(node) or (node.which and last_call.again):
+            return None
+        if isinstance(last_call.probe, LayoutProbe):
+            return None
+        return cls(recordings, node, ambient, last_call).after(before)
+
+    def let_go(self) -> None:
+        """Give up what is kept: no part fits any more."""
+        super().let_go()
+        for part in self.behind:
+            part.kept = None
+            part.epoch += 1
+
+    def rest(self) -> None:
+        """Have what is kept hold no pages, unless it is used."""
+        if not self.going:
+            super().rest()
+
+    def has_all(self) -> bool:
+        """Return whether there is what C needs; keep what it is to be made over."""
+        if any(part.node.ferries and not part.copies() for part in self._parts()):
+            return False
+        return self.kept is not None or self._makes_room()
+
+    def _makes_room(self) -> bool:
+        """Keep storages for what all parts make, if nobody has their pages."""
+        recordings, node = self.recordings, self.node
+        recordings.device.returns.drain_dropped()
+        recordings.rest(node.clobbers)
+        stream = self.stream()
+        if stream is None or recordings.device.pages.live & node.clobbers:
+            return False
+        new: list[Storage] = []
+        for part in self._parts():
+            part.carried = len(new)
+            new += lease_outputs(recordings, part.node, part.node.copied())
+        for storage in new:
+            storage.writer = stream
+        made = [each for part in self._parts() for each in part.program.made]
+        kept = recordings.integration.keep(new, made)
+        for part in self._parts():
+            part.kept = kept
+            part.epoch += 1
+        recordings.kept[self] = None
+        return True
+
+    def compile(
+        self,
+        arrays: Sequence[Any],
+        found: Sequence[Any],
+        values: Sequence[Any],
+        slots: Sequence[Slot],
+    ) -> None:
+        """Make what plays each part, if C can do that of all of them."""
+        del slots
+        super().compile(arrays, found, (), ())
+        for link, part in zip(self.node.chain[1:], self.behind, strict=True):
+            part.compile(arrays, found, values, link.bound)
+        if any(part.compiled is None for part in self.behind):
+            self.compiled = None
+
+    def noted(self) -> tuple[list[int], list[int]]:
+        """Return, once, when each replay began, and for how long it took."""
+        for part in self._parts():
+            FastReplay.noted(part)
+        notes, self._notes = self._notes, []
+        return [began for began, _ in notes], [took for _, took in notes]
+
+    def play(self, arrays: Sequence[Any]) -> Any:
+        """Return the result of a call, or `MISS`: then nothing of it has been done."""
+        if self._left:
+            self._left -= 1
+            return MISS
+        began, device = perf_counter_ns(), self.recordings.device
+        shown: Any = MISS
+        with device.lock:
+            players = [part.compiled for part in self._parts()]
+            if self.going or None in players:
+                return MISS
+            kept = self.kept  # until this is over, whoever lets go of it
+            rewind = device.framework.chance()
+            shown = players[0](*arrays)
+            if shown is MISS:
+                return MISS
+            self.going = True
+            self.recordings.enter(self.node, self._beyond)
+        try:
+            for live, player in zip(self._lives, players[1:], strict=True):
+                shown = (
+                    MISS
+                    if not _goes_on(live, shown)
+                    else _locked(device.lock, player, arrays)
+                )
+                if shown is MISS:
+                    break
+        finally:
+            with device.lock:
+                self.going = False
+                self.recordings.leave(self.node, self._beyond)
+                if shown is MISS:
+                    rewind()
+        del kept
+        self._went(began, strayed=shown is MISS)
+        return shown
+
+    def _went(self, began: int, *, strayed: bool) -> None:
+        """Note how a call ended, and if those to come had better be decided."""
+        if strayed:
+            self._astray = min(2 * self._astray + 1, _PAUSE_AT_MOST)
+            self._left = self._astray
+            return
+        self._astray = max(0, self._astray - 1)
+        self._notes.append((began, perf_counter_ns() - began))
+
+
+def _locked(lock: Any, player: Callable[..., Any], arrays: Sequence[Any]) -> Any:
+    with lock:
+        return player(*arrays)
+
+
+def _goes_on(live: Live, shown: Any) -> bool:
+    """Run an eager region; return whether it gave what it is to give."""
+    function = live.held()
+    if function is None:
+        return False
+    try:
+        with live.manner():
+            result = function(*shown)
+    except Exception:  # noqa: BLE001 - the call is begun again, and raises it then
+        return False
+    if result is None:
+        return live.key is None
+    return live.key == (constant_key(result),)
+
+
+def _is_quiet(node: Node) -> bool:
+    """Return whether nobody sees what a call did that does not come to its end."""
+    links, given = node.chain, node.argument_places
+    *front, last = links
+    return (
+        not (node.changes or node.asks or any(link.bound for link in front))
+        and not (last.bound and node.ambient.program.latest)
+        and all(link.part.ambient is node.ambient for link in links)
+        and not any(link.part.revokes for link in links)
+        and not any(
+            link.part.ferries or _writes_others(link.part, given) for link in front
+        )
+        and all(map(_is_told, front))
+        and all(map(_is_plain, links))
+        and last.live is None
+    )
+
+
+def _writes_others(part: Node, given: int) -> bool:
+    """Return whether a part writes what no part before it has made.
+
+    The first ``given`` places are those of the call, behind them is what parts made.
+    """
+    count = part.argument_places
+    return any(written for i, written in part.used if not given <= i < count)
+
+
+def _is_told(link: Link) -> bool:
+    """Return whether a region returned one plain value, which says all, or None."""
+    live = link.live
+    if live is None or live.writes or live.shared or not live.flat:
+        return False
+    alone = isinstance(live.key, tuple) and len(live.key) == 1
+    return live.key is None or alone
+
+
+def _is_plain(link: Link) -> bool:
+    """Return whether C knows how to make what a part gives."""
+    outputs = link.part.outputs
+    return {*map(type, (*outputs.leaves, *outputs.bound))} <= {*PLAIN, Carried}
