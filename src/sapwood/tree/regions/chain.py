@@ -29,6 +29,7 @@ from sapwood.tree.node.node import Link, Live, Node, Undone
 from sapwood.tree.regions import crossing
 from sapwood.tree.regions.branches import branches
 from sapwood.tree.regions.rerun import Begun
+from sapwood.tree.replay.binding import expect
 from sapwood.tree.replay.replay import give, lease_outputs, replay
 from sapwood.tree.watch.session import Branched, Broken, Midway, Passing
 from sapwood.units import Mask, Size, size_text
@@ -271,6 +272,8 @@ class Passage:
             for slot, value in zip(link.bound, done.values, strict=True):
                 slot.write(value, arguments)
                 self._known[slot.path] = value
+            if link.live is None:
+                expect(link.part, link.bound, done.values)
 
     def _cross(self, live: Live, region: int) -> None:
         """Run an eager region, by its number, and replay the part behind it."""

@@ -75,9 +75,13 @@ class Program(NamedTuple):
 
 
 def program_of(
-    node: Node, number_of: Callable[[int], int], carried: Sequence[Bytes] = ()
+    node: Node,
+    number_of: Callable[[int], int],
+    carried: Sequence[Bytes] = (),
+    *,
+    binds: bool = True,
 ) -> Program:
-    """Return the program of a node's outputs.
+    """Return the program of a node's outputs, of those to bind if it ``binds``.
 
     ``number_of`` gives the number of an array, of the call's and of those that were
     read, among those that are looked at. What parts before it have made is ``carried``:
@@ -93,7 +97,8 @@ def program_of(
     storages = (*node.outputs.storages, *carried)
     constants: list[Any] = []
     marks: list[tuple[int, int]] = []
-    for output in (*node.outputs.leaves, *node.outputs.bound):
+    bound = node.outputs.bound if binds else ()
+    for output in (*node.outputs.leaves, *bound):
         match output:
             case Carried(k, layout, offset):
                 new = count + k, layout, Addr(carried[k].address + offset)
@@ -124,7 +129,7 @@ def program_of(
         flown,
         tuple(constants),
         None if all_made else picks,
-        len(node.outputs.bound),
+        len(bound),
         _shape(node.outputs.structure),
     )
 

@@ -19,7 +19,7 @@ from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.guards import Slot
 from sapwood.tree.nests.containers import constant_key
 from sapwood.tree.node.node import Link, Live, Node
-from sapwood.tree.node.outputs import Bytes, Carried
+from sapwood.tree.node.outputs import Carried
 from sapwood.tree.replay.compiled import MISS
 from sapwood.tree.replay.fast_replay import PLAIN, FastReplay
 from sapwood.tree.replay.last_call import LastCall
@@ -59,9 +59,8 @@ class FastChain(FastReplay):
         node: Node,
         ambient: Arrays,
         last_call: LastCall,
-        made: Sequence[Bytes] = (),
     ) -> None:
-        super().__init__(recordings, node, ambient, last_call, made)
+        super().__init__(recordings, node, ambient, last_call, binds=False)
         self.going = False
         self.own = Mask(0)
         seen, links = _Read(self.read), node.chain
@@ -69,7 +68,10 @@ class FastChain(FastReplay):
         self.behind: list[FastReplay] = []
         so_far = [*node.outputs.storages]
         for link in links[1:]:
-            part = FastReplay(recordings, link.part, ambient, last_call, so_far)
+            # What is bound before regions that only read is bound at the end, too.
+            binds = link.live is None
+            of = recordings, link.part, ambient, last_call, so_far
+            part = FastReplay(*of, binds=binds)
             part.is_first, part.idle, part.read = False, link.idle, seen.latest
             self.behind.append(part)
             so_far += link.part.outputs.storages
@@ -155,10 +157,10 @@ class FastChain(FastReplay):
         slots: Sequence[Slot],
     ) -> None:
         """Make what plays each part, if C can do that of all of them."""
-        del slots
         super().compile(arrays, found, (), ())
         for link, part in zip(self.node.chain[1:], self.behind, strict=True):
-            part.compile(arrays, found, values, link.bound)
+            slots = () if link.live else link.bound
+            part.compile(arrays, found, values, slots)
         if any(part.compiled is None for part in self.behind):
             self.compiled = None
 
@@ -241,8 +243,7 @@ def _is_quiet(node: Node) -> bool:
     links, given = node.chain, node.argument_places
     *front, last = links
     return (
-        not (node.changes or node.asks or any(link.bound for link in front))
-        and not (last.bound and node.ambient.program.latest)
+        not (node.changes or node.asks)
         and all(link.part.ambient is node.ambient for link in links)
         and not any(link.part.revokes for link in links)
         and not any(
@@ -273,6 +274,7 @@ def _is_told(link: Link) -> bool:
 
 
 def _is_plain(link: Link) -> bool:
-    """Return whether C knows how to make what a part gives."""
+    """Return whether C knows how to make what a part gives, and binds at the end."""
     outputs = link.part.outputs
-    return {*map(type, (*outputs.leaves, *outputs.bound))} <= {*PLAIN, Carried}
+    made = outputs.leaves if link.live else (*outputs.leaves, *outputs.bound)
+    return {*map(type, made)} <= {*PLAIN, Carried}

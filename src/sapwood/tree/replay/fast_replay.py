@@ -58,6 +58,8 @@ class FastReplay(ReplayState):
         ambient: Arrays,
         last_call: LastCall,
         made: Sequence[Bytes] = (),
+        *,
+        binds: bool = True,
     ) -> None:
         self.last_call, self.node, self.recordings = last_call, node, recordings
         node.ambient.program.write()
@@ -70,7 +72,7 @@ class FastReplay(ReplayState):
         self.rests = False
         self.own = node.passing()
         self.read: Callable[[], Sequence[Any] | None] = node.ambient.program.read
-        self.program = program_of(node, last_call.number_of, made)
+        self.program = program_of(node, last_call.number_of, made, binds=binds)
         self._copiers = self.program.copiers(node, recordings)
         self.compiled: Any = None
         self.rivals: Sequence[Node] = ()
