@@ -315,6 +315,42 @@ def test_an_error_that_only_captures_raise(rt, region):
     assert any("captured" in reason for reason, _ in f.stats().skipped)
 
 
+@pytest.mark.filterwarnings(SKIP)
+def test_an_error_that_only_captures_raise_behind_a_read(rt):
+    """What was written in Python by then is written once, as by a scaler of losses."""
+
+    class Scaler:
+        def __init__(self):
+            self.stages, self.losses, self.steps, self.last = {}, [], 0, None
+
+        def __call__(self, x):
+            self.losses.append(x * 2)
+            self.stages["step"] = {"stage": 1, "found": x.sum()}
+            if x.sum() > 3:
+                x += 1
+            self.steps += 1
+            self.last = x * 3
+            self.stages["step"]["stage"] = 2
+            unfit(x)
+            return x + 1
+
+    x, scaler = some(rt), Scaler()
+    f, host, losses = rt.graph(scaler), np.arange(64.0) / 7, []
+    for i in range(9):
+        y = f(x)
+        losses.append((host * 2).tobytes())
+        found = host.sum()
+        host = host + (found > 3)
+        assert np.asarray(scaler.last).tobytes() == (host * 3).tobytes()
+        host = host + 1
+        assert np.asarray(y).tobytes() == (host + 1).tobytes()
+        assert np.asarray(x).tobytes() == host.tobytes()
+        assert [np.asarray(each).tobytes() for each in scaler.losses] == losses
+        assert (scaler.steps, scaler.stages["step"]["stage"]) == (i + 1, 2)
+        assert float(scaler.stages["step"]["found"]) == found
+    assert f.stats().recordings == 0
+
+
 @pytest.mark.parametrize("region", [False, True])
 def test_an_error_of_the_functions_own_beside_a_question(rt, hidden, region):
     """It is raised where an eager call raises it, and leaves what that leaves."""

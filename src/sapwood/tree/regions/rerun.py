@@ -355,6 +355,13 @@ class Begun:
         """Return the lists that the function appends to, and what is in them."""
         return [(each, [*each]) for each, _ in self._lists]
 
+    def drop_regions(self) -> None:
+        """Take those that ran, and only read, for some that did not: they run again."""
+        for each in (self.ran, self.told, self.lefts, self.bound):
+            each.clear()
+        self._forms, self._filled, self._grown = [], [], []
+        del self.states[1:]
+
     def forget(self) -> None:
         """Let go of all that regions were passed, have given and left."""
         held = self.ran, self.lefts, self.bound, self._shown, self.states, self._forms

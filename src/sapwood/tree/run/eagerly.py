@@ -168,6 +168,8 @@ class Eagerly:
             return watched
         begun.warm, made = live.failed()
         begun.binds(live.bound())
+        if not begun.warm.writes:
+            begun.drop_regions()
         if not begun.ran:
             taking.undo(before, states)
         elif not all(isinstance(each, changes.BoundArray) for each in made):
