@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -58,13 +58,12 @@ class Rehearsed:
         self.changes: list[Change] = []
         self.crossing: set[int] = set()
 
-    def failed(self) -> tuple[Warm, Sequence[Change]]:
-        """Return what a run has shown that has failed, and what it has written."""
+    def failed(self) -> Warm:
+        """Return what a run has shown that has failed."""
         self._settle()
         session = self._session
         ops, breaks = session.digests(), tuple(session.breaks)
-        warm = Warm(ops, frozenset(), (), breaks, writes=session.writes)
-        return warm, self.changes
+        return Warm(ops, frozenset(), (), breaks, writes=session.writes)
 
     def run(
         self,
@@ -110,14 +109,17 @@ class Rehearsed:
         refuse_manner(part.name, framework.manner(), self._outside, session)
         returns = only_returns(warm_up.__code__)
         with framework.resting():
+            found = None
             if part.writes:
+                session.exactly()  # a region is to find plain numbers
                 with self._outside():
                     self._settle()
+                found = self._before.guards(lambda _: True)
             self.crossing |= self.allocations.alive().keys()
             passed = Passed(args, kwargs, self._integration)
             if begun is not None:
                 begun.binds(self.bound())
-                begun.enters(passed, session, writes=part.writes)
+                begun.enters(passed, session, writes=part.writes, found=found)
             try:
                 with entered(None), routed(None):
                     result = answer(part, args, kwargs)

@@ -217,7 +217,7 @@ def _conditions(
             for i, use in enumerate(node.places[: len(words)])
         ),
         _besides(fast),
-        fast.read,
+        fast.reads or node.ambient.program.read,
         probes,
         # By number: one more reference to them would count.
         (tuple(map(id, kept.held)), tuple(kept.uses)) if kept and first else ((), ()),

@@ -8,7 +8,9 @@ is begun again, and decided.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from itertools import accumulate, pairwise
+from operator import or_
 from time import perf_counter_ns
 from typing import Any, Final
 
@@ -32,18 +34,22 @@ _PAUSE_AT_MOST: Final = 64
 class _Read:
     """What the first part found that the function reads: the others use the same."""
 
-    __slots__ = ("_again", "found")
+    __slots__ = ("_found", "again")
 
-    def __init__(self, again: Callable[[], Sequence[Any] | None]) -> None:
-        self._again = again
-        self.found: Sequence[Any] | None = None
+    def __init__(self) -> None:
+        self.again: Callable[[], Sequence[Any] | None] = _nothing
+        self._found: Sequence[Any] | None = None
 
     def anew(self) -> Sequence[Any] | None:
-        self.found = self._again()
-        return self.found
+        self._found = self.again()
+        return self._found
 
     def latest(self) -> Sequence[Any] | None:
-        return self.found
+        return self._found
+
+
+def _nothing() -> None:
+    return None
 
 
 class FastChain(FastReplay):
@@ -63,8 +69,8 @@ class FastChain(FastReplay):
         super().__init__(recordings, node, ambient, last_call, binds=False)
         self.going = False
         self.own = Mask(0)
-        seen, links = _Read(self.read), node.chain
-        self.read = seen.anew
+        self._seen, links = _Read(), node.chain
+        self.reads = self._seen.anew
         self.behind: list[FastReplay] = []
         so_far = [*node.outputs.storages]
         for link in links[1:]:
@@ -72,7 +78,8 @@ class FastChain(FastReplay):
             binds = link.live is None
             of = recordings, link.part, ambient, last_call, so_far
             part = FastReplay(*of, binds=binds)
-            part.is_first, part.idle, part.read = False, link.idle, seen.latest
+            part.is_first, part.idle = False, link.idle
+            part.reads = self._seen.latest
             self.behind.append(part)
             so_far += link.part.outputs.storages
         for link, part in zip(links, self._parts(), strict=True):
@@ -84,7 +91,10 @@ class FastChain(FastReplay):
             part.makers = slice(start, end)
         for part in self._parts():
             part.is_part = True
-            self.own = Mask(self.own | part.node.passing())
+            copied, masks = part.node.copied(), enumerate(part.node.output_masks)
+            kept = (mask for k, mask in masks if k not in copied)
+            self.own = Mask(reduce(or_, kept, self.own))
+        # What parts use besides their outputs is held while a call goes on.
         self._beyond = Mask(node.held & ~self.own)
         self._lives = [link.live for link in links if link.live is not None]
         self._astray = self._left = 0
@@ -157,6 +167,7 @@ class FastChain(FastReplay):
         slots: Sequence[Slot],
     ) -> None:
         """Make what plays each part, if C can do that of all of them."""
+        self._seen.again = self.node.ambient.program.read
         super().compile(arrays, found, (), ())
         for link, part in zip(self.node.chain[1:], self.behind, strict=True):
             slots = () if link.live else link.bound

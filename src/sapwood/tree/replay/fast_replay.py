@@ -42,14 +42,15 @@ class FastReplay(ReplayState):
 
     It keeps what C needs and cannot see to. Used under the device's lock. One that
     ``is_part`` of a chain keeps what the others do: the first ``carried`` storages are
-    made by parts before it, ``makers`` are its own. One that is ``idle`` launches
-    nothing.
+    made by parts before it, ``makers`` are its own, and ``reads`` gives what is read.
+    One that is ``idle`` launches nothing.
     """
 
     __slots__ = ("__dict__", "__weakref__")
 
     is_first, is_part, idle = True, False, False
     carried, makers = 0, slice(None)
+    reads: Callable[[], Sequence[Any] | None] | None = None
 
     def __init__(
         self,
@@ -71,7 +72,6 @@ class FastReplay(ReplayState):
         self.kept: Kept | None = None
         self.rests = False
         self.own = node.passing()
-        self.read: Callable[[], Sequence[Any] | None] = node.ambient.program.read
         self.program = program_of(node, last_call.number_of, made, binds=binds)
         self._copiers = self.program.copiers(node, recordings)
         self.compiled: Any = None

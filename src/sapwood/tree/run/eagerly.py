@@ -166,14 +166,12 @@ class Eagerly:
         else:
             begun.forget()
             return watched
-        begun.warm, made = live.failed()
+        begun.warm = live.failed()
         begun.binds(live.bound())
         if not begun.warm.writes:
             begun.drop_regions()
         if not begun.ran:
             taking.undo(before, states)
-        elif not all(isinstance(each, changes.BoundArray) for each in made):
-            begun.lost = True
         return Strayed(caught, begun)
 
     def _strayed(self, strayed: Strayed, unfound: Unfound) -> Any:
