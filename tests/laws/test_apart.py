@@ -316,8 +316,16 @@ def test_an_error_that_only_captures_raise(rt, region):
 
 
 @pytest.mark.filterwarnings(SKIP)
-def test_an_error_that_only_captures_raise_behind_a_read(rt):
+@pytest.mark.parametrize("region", [False, True])
+def test_an_error_that_only_captures_raise_behind_a_read(rt, region):
     """What was written in Python by then is written once, as by a scaler of losses."""
+    marks = []
+
+    @sw.eager
+    def note(scaler, h):
+        marks.append(float(h.sum()))
+        scaler.losses.append(h * 4)
+        scaler.steps += 10
 
     class Scaler:
         def __init__(self):
@@ -326,7 +334,9 @@ def test_an_error_that_only_captures_raise_behind_a_read(rt):
         def __call__(self, x):
             self.losses.append(x * 2)
             self.stages["step"] = {"stage": 1, "found": x.sum()}
-            if x.sum() > 3:
+            if region:
+                note(self, x)
+            elif x.sum() > 3:
                 x += 1
             self.steps += 1
             self.last = x * 3
@@ -340,14 +350,20 @@ def test_an_error_that_only_captures_raise_behind_a_read(rt):
         y = f(x)
         losses.append((host * 2).tobytes())
         found = host.sum()
-        host = host + (found > 3)
+        if region:
+            losses.append((host * 4).tobytes())
+            assert marks.pop() == found
+        else:
+            host = host + (found > 3)
         assert np.asarray(scaler.last).tobytes() == (host * 3).tobytes()
         host = host + 1
         assert np.asarray(y).tobytes() == (host + 1).tobytes()
         assert np.asarray(x).tobytes() == host.tobytes()
         assert [np.asarray(each).tobytes() for each in scaler.losses] == losses
-        assert (scaler.steps, scaler.stages["step"]["stage"]) == (i + 1, 2)
+        assert scaler.steps == (i + 1) * (1 + 10 * region)
+        assert scaler.stages["step"]["stage"] == 2
         assert float(scaler.stages["step"]["found"]) == found
+        assert not marks
     assert f.stats().recordings == 0
 
 

@@ -1,4 +1,4 @@
-"""Calls that read values are played in C, part by part, and decided where they stray."""
+"""Calls that read values are played in C by parts, and decided where they stray."""
 
 from __future__ import annotations
 
