@@ -221,3 +221,38 @@ def test_what_is_kept_gives_way(rig):
         assert _host(g(x)).tolist() == [4.0] * 4
         assert first == [each.tolist() for each in _twice(np.ones(4), np.ones(4))]
     assert (f.stats().recordings, g.stats().recordings) == (1, 1)
+
+
+def test_what_is_written_before_a_read(rig):
+    """An argument, and what the function finds itself: each call writes them once."""
+    rt = rig.runtime
+    total, steps = rt.array(np.zeros(4)), rt.array(np.zeros(1))
+
+    def fn(x):
+        total[...] += x
+        x *= 2
+        if total.sum() > 200:
+            total[...] *= 0.25
+        steps[...] += 1
+        return x + total if x.max() > 3 else x - total
+
+    def eager(state, x):
+        state[0] += x
+        x *= 2
+        if state[0].sum() > 200:
+            state[0] *= 0.25
+        state[1] += 1
+        return x + state[0] if x.max() > 3 else x - state[0]
+
+    f, state, mine = rt.graph(fn), [np.zeros(4), np.zeros(1)], rt.array(np.ones(4))
+    for turn in range(160):
+        data = np.full(4, 1.0 + turn % 5 // 4)
+        x = mine if turn % 3 else rt.array(data)
+        x[...] = rt.array(data)
+        assert _host(f(x)).tobytes() == eager(state, data).tobytes()
+        assert _host(x).tobytes() == data.tobytes()
+        assert _host(total).tobytes() == state[0].tobytes()
+        assert _host(steps).tobytes() == state[1].tobytes()
+    assert f.stats().replays > 100
+    if rig.lending is not None:
+        assert rig.lending.launches > 200

@@ -1,8 +1,8 @@
 """A replay in parts like the one before it: C plays the parts, and regions run between.
 
-Only where the regions write nothing, and no part but the last: so a call that goes
-another way, or does not fit in the middle, has done nothing that anybody could see. It
-is begun again, and decided.
+Only where the regions write nothing, and parts but the last little, which is saved: so
+a call that goes another way, or does not fit in the middle, leaves nothing that anybody
+could see. It is begun again, and decided.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from sapwood.tree.guards import Slot
 from sapwood.tree.nests.containers import constant_key
 from sapwood.tree.node.node import Link, Live, Node
 from sapwood.tree.node.outputs import Carried
+from sapwood.tree.record.preserve import Preserved
 from sapwood.tree.replay.compiled import MISS
 from sapwood.tree.replay.fast_replay import PLAIN, FastReplay
 from sapwood.tree.replay.last_call import LastCall
@@ -29,6 +30,9 @@ from sapwood.tree.replay.replay import lease_outputs
 from sapwood.units import Mask
 
 _PAUSE_AT_MOST: Final = 64
+_FEW: Final = 8
+_LITTLE: Final = 1 << 20
+"""So many storages, and bytes, are saved before each call at the most."""
 
 
 class _Read:
@@ -98,6 +102,7 @@ class FastChain(FastReplay):
         self._beyond = Mask(node.held & ~self.own)
         self._lives = [link.live for link in links if link.live is not None]
         self._astray = self._left = 0
+        self._written = _written_before(node)
         self._notes: list[tuple[int, int]] = []
 
     def _parts(self) -> list[FastReplay]:
@@ -195,6 +200,9 @@ class FastChain(FastReplay):
                 return MISS
             kept = self.kept  # until this is over, whoever lets go of it
             rewind = device.framework.chance()
+            saved = self._save(arrays) if self._written else None
+            if self._written and saved is None:
+                return MISS
             shown = players[0](*arrays)
             if shown is MISS:
                 return MISS
@@ -215,9 +223,23 @@ class FastChain(FastReplay):
                 self.recordings.leave(self.node, self._beyond)
                 if shown is MISS:
                     rewind()
+                    if saved is not None:
+                        saved.restore()
         del kept
         self._went(began, strayed=shown is MISS)
         return shown
+
+    def _save(self, arrays: Sequence[Any]) -> Preserved | None:
+        """Save what parts write before the last region; None where that is too much."""
+        read = self.node.ambient.program.read()
+        if read is None:
+            return None
+        look, device = self.recordings.integration.look, self.recordings.device
+        reached = [*arrays, *read]
+        storages = [look(reached[i]).storage for i in self._written]
+        if sum(each.size for each in storages) > _LITTLE:
+            return None
+        return Preserved(device, storages).save()
 
     def _went(self, began: int, *, strayed: bool) -> None:
         """Note how a call ended, and if those to come had better be decided."""
@@ -251,28 +273,44 @@ def _goes_on(live: Live, shown: Any) -> bool:
 
 def _is_quiet(node: Node) -> bool:
     """Return whether nobody sees what a call did that does not come to its end."""
-    links, given = node.chain, node.argument_places
+    links = node.chain
     *front, last = links
     return (
         not (node.changes or node.asks)
         and all(link.part.ambient is node.ambient for link in links)
         and not any(link.part.revokes for link in links)
-        and not any(
-            link.part.ferries or _writes_others(link.part, given) for link in front
-        )
+        and not any(link.part.ferries for link in front)
+        and _is_little(node)
         and all(map(_is_told, front))
         and all(map(_is_plain, links))
         and last.live is None
     )
 
 
-def _writes_others(part: Node, given: int) -> bool:
-    """Return whether a part writes what no part before it has made.
+def _written_before(node: Node) -> tuple[int, ...]:
+    """Return which places of a call parts write before its last region.
 
-    The first ``given`` places are those of the call, behind them is what parts made.
+    Behind those of its arguments are those that the function reads. What parts before
+    have made, which is between them, nobody else sees.
     """
-    count = part.argument_places
-    return any(written for i, written in part.used if not given <= i < count)
+    given, found = node.argument_places, set[int]()
+    for link in node.chain[:-1]:
+        count = link.part.argument_places
+        written = (i for i, is_written in link.part.used if is_written)
+        found |= {
+            i if i < given else i - count + given
+            for i in written
+            if not given <= i < count
+        }
+    return tuple(sorted(found))
+
+
+def _is_little(node: Node) -> bool:
+    """Return whether what parts write before the last region can be saved each time."""
+    written = _written_before(node)
+    alone = len(node.ambient.arrays) == len(node.places) - node.argument_places
+    size = sum(node.places[i].size for i in written)
+    return not written or (alone and len(written) <= _FEW and size <= _LITTLE)
 
 
 def _is_told(link: Link) -> bool:
