@@ -98,11 +98,9 @@ def test_c_plays_every_part(rig):
     after, counts = f.stats(), rig.recorded.counts()
     assert after.replays - before.replays == 600
     assert after.escaped - before.escaped == 600
-    # On a GPU nobody sees what C launches; one call in 512 is decided.
-    decided = counts.get("launch_graph", 0)
-    if rig.lending is not None:
-        decided -= rig.lending.launches - launches
-    assert decided <= 3 * 2
+    assert counts["launch_graph"] == 3 * 600
+    if rig.lending is not None:  # one call in 512 is decided
+        assert rig.lending.launches - launches >= 3 * 598
     assert rt.memory_stats()["heap.bytes"] == used
 
 

@@ -132,6 +132,10 @@ class Framework:
         """
         return int
 
+    def chance_on_host(self) -> Callable[[], object]:
+        """Return the same for numbers that it draws on the host."""
+        return int
+
     def close(self) -> None:
         """Let go of all streams."""
 

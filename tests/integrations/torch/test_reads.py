@@ -147,6 +147,35 @@ def test_steps_that_look_at_their_loss(alike):
 
 
 @pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
+@pytest.mark.parametrize("reads", [False, True])
+def test_what_is_drawn_on_the_host_is_drawn_once(alike, reads):
+    """Also where an optimizer raises in captures alone, and the call is begun again."""
+
+    def program(w):
+        torch.manual_seed(3)
+        model, losses = torch.nn.Linear(4, 4).cuda(), []
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+        @w.graph
+        def step(x):
+            rows = torch.randperm(8)[:4].tolist()
+            loss = model(x[rows]).square().mean()
+            if reads and loss > 100:
+                return None
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+            return loss.detach()
+
+        for _ in range(8):
+            yield step(w.values(8, 4)), [*model.parameters()], losses[-1:]
+            yield len(losses), torch.rand(1)
+
+    alike(program)
+
+
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 def test_steps_that_are_scaled(alike):
     """A scaler that looks for overflows finds those that it finds eagerly."""
 

@@ -238,6 +238,11 @@ class TorchFramework(GuestFramework):
         """Return what sets the device's default generator to where it is now."""
         return partial(_rewind, generator_of(self.place), *self._drawn())
 
+    def chance_on_host(self) -> Callable[[], object]:
+        """Return what sets the host's default generator to where it is now."""
+        drawn = torch.default_generator
+        return partial(drawn.set_state, drawn.get_state())
+
     def close(self) -> None:
         """Let go of all streams."""
         super().close()

@@ -121,7 +121,7 @@ def take(
     # its value would be baked in without a guard.
     before = order.survey(arguments)
     order.check_same(before)
-    states = kept_states(before)
+    states = [*kept_states(before), recordings.device.framework.chance_on_host()]
     graph = None
     try:
         session = Session(

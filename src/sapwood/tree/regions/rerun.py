@@ -139,7 +139,8 @@ class Begun:
         self._grown: list[tuple[int, list[Any], list[Any]]] = []
         self._entered: dict[int, tuple[Ambient, Sequence[Any]]] = {}
         self._sizes: Sequence[int] = ()
-        self._rewind = device.framework.chance()
+        framework = device.framework
+        self._rewind = framework.chance(), framework.chance_on_host()
         self.save(storages)
 
     def save(self, storages: Sequence[Storage]) -> None:
@@ -416,7 +417,8 @@ class Begun:
         for saved in reversed(self._saved):
             saved.restore()
         self._shrink(edits)
-        self._rewind()
+        for each in self._rewind:
+            each()
         return edits
 
     def _unwind(self, edits: list[list[Edit]], mine: list[Edit]) -> bool:
