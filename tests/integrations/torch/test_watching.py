@@ -294,6 +294,22 @@ def test_what_no_replay_repeats_is_refused(watch, x, fn, text):
     assert __file__ in str(caught.value)
 
 
+@pytest.mark.parametrize("back", [False, True])
+def test_gradients_that_have_other_bits_are_refused(watch, back):
+    """Of a product along a dimension, which torch computes otherwise while watched."""
+    x = torch.rand(4, 5, requires_grad=True)
+
+    def product(x):
+        with torch.set_grad_enabled(back):
+            return x.prod(-1)
+
+    if back:
+        with pytest.raises(CaptureError, match=r"the gradient of prod\(\) has other"):
+            watch(product, x)
+    else:
+        watch(product, x)
+
+
 def test_cpu_tensors_from_outside_are_refused(watch, x):
     """The value of a CPU tensor would be baked in; one made inside is a constant."""
     outside = torch.tensor(2.0)

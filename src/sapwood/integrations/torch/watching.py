@@ -64,6 +64,10 @@ _GENERATOR: Final = (
     "it draws from a generator of its own, and replays would draw the same again",
     "Draw from torch's default generator of the device",
 )
+_FORMULA: Final = (
+    "the gradient of {}() has other bits where torch is told of operations",
+    "Take that gradient in a function marked with @sw.eager, or outside",
+)
 _FLATTENS: Final = (
     "flatten_parameters() gives the weights other memory in each call",
     "Call it once, outside the graphed function: the weights stay flat",
@@ -75,6 +79,9 @@ _EIGH: Final = (
 _COMPOSITE: Final = torch._C.DispatchKey.CompositeImplicitAutograd
 _REMEMBERS: Final = torch._C.DispatchKey.PythonTLSSnapshot
 _aten: Final[Any] = torch.ops.aten
+_OTHERWISE: Final = frozenset({_aten.prod})
+"""Whose gradients torch computes by another formula under a mode of dispatch, as the
+one here: `prod_backward` in FunctionsManual.cpp. The last bits are others."""
 _SOLVES: Final = frozenset(
     {_aten._linalg_eigh, _aten._linalg_eigvals, _aten._linalg_svd, _aten.linalg_eig}
     | {_aten.linalg_lstsq}
@@ -427,6 +434,9 @@ class Watcher(Mode):
             self._refused(f"a value is needed on the host ({name})", _HOST)
         elif here and op.enters:
             self._refused("host data enters the device (torch.tensor)", _DATA)
+        elif here and op.packet in _OTHERWISE and _goes_back(here):
+            what, remedy = _FORMULA
+            self._refused(what.format(op.packet.__name__), remedy)
         elif here and op.packet is _aten._cudnn_rnn_flatten_weight:
             self._refused(*_FLATTENS)
         elif here and op.packet is _aten._linalg_eigh:
@@ -636,3 +646,8 @@ def _session() -> Session | None:
 
 
 helped.append(_session)
+
+
+def _goes_back(tensors: Sequence[tuple[Any, bool]]) -> bool:
+    """Return whether a gradient is sent back through what is done with tensors."""
+    return torch.is_grad_enabled() and any(each.requires_grad for each, _ in tensors)
