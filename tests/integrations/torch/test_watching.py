@@ -297,7 +297,7 @@ def test_what_no_replay_repeats_is_refused(watch, x, fn, text):
 @pytest.mark.parametrize("back", [False, True])
 def test_gradients_that_have_other_bits_are_refused(watch, back):
     """Of a product along a dimension, which torch computes otherwise while watched."""
-    x = torch.rand(4, 5, requires_grad=True)
+    x = torch.rand(4, 5, device="meta", requires_grad=True)
 
     def product(x):
         with torch.set_grad_enabled(back):
