@@ -47,7 +47,8 @@ from sapwood.tree.regions import branches
 from sapwood.tree.regions.chain import Passage
 from sapwood.tree.regions.parts import _Parts
 from sapwood.tree.regions.rerun import Begun, Rerun
-from sapwood.tree.replay import compiled
+from sapwood.tree.replay import compiled, fast_chain
+from sapwood.tree.replay.fast_chain import FastChain
 from sapwood.tree.replay.last_call import LastCall
 from sapwood.tree.replay.replay import order
 from sapwood.tree.run.eagerly import Eagerly
@@ -485,6 +486,30 @@ GAP_MUTANTS: Final = (
 )
 
 TRIED_MUTANTS: Final = (
+    mutant(
+        "whatever a region returns goes on",
+        fast_chain._goes_on,
+        "return live.key == (constant_key(result),)",
+        "return True",
+    ),
+    mutant(
+        "what was written before a read is not restored",
+        FastChain.play,
+        "saved.restore()",
+        "pass",
+    ),
+    mutant(
+        "a chain is not left",
+        FastChain.play,
+        "self.recordings.leave(self.node, self._beyond)",
+        "pass",
+    ),
+    mutant(
+        "what was written around a region stays in captures that raise",
+        Eagerly._as_captured,
+        "if not begun.warm.writes:",
+        "if False:",
+    ),
     mutant("regrouped arrays admitted", rejects, "if regrouped or ", "if "),
     mutant(
         "crossing counts stay",

@@ -294,17 +294,18 @@ def test_what_no_replay_repeats_is_refused(watch, x, fn, text):
     assert __file__ in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["prod", "cumprod"])
 @pytest.mark.parametrize("back", [False, True])
-def test_gradients_that_have_other_bits_are_refused(watch, back):
-    """Of a product along a dimension, which torch computes otherwise while watched."""
+def test_gradients_that_have_other_bits_are_refused(watch, back, name):
+    """Of products along a dimension, which torch computes otherwise while watched."""
     x = torch.rand(4, 5, device="meta", requires_grad=True)
 
     def product(x):
         with torch.set_grad_enabled(back):
-            return x.prod(-1)
+            return getattr(x, name)(-1)
 
     if back:
-        with pytest.raises(CaptureError, match=r"the gradient of prod\(\) has other"):
+        with pytest.raises(CaptureError, match=rf"the gradient of {name}\(\) has"):
             watch(product, x)
     else:
         watch(product, x)

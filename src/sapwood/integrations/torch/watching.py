@@ -79,9 +79,9 @@ _EIGH: Final = (
 _COMPOSITE: Final = torch._C.DispatchKey.CompositeImplicitAutograd
 _REMEMBERS: Final = torch._C.DispatchKey.PythonTLSSnapshot
 _aten: Final[Any] = torch.ops.aten
-_OTHERWISE: Final = frozenset({_aten.prod})
+_OTHERWISE: Final = frozenset({_aten.cumprod, _aten.prod})
 """Whose gradients torch computes by another formula under a mode of dispatch, as the
-one here: `prod_backward` in FunctionsManual.cpp. The last bits are others."""
+one here: `prod_backward` and `cumprod_backward` of FunctionsManual.cpp."""
 _SOLVES: Final = frozenset(
     {_aten._linalg_eigh, _aten._linalg_eigvals, _aten._linalg_svd, _aten.linalg_eig}
     | {_aten.linalg_lstsq}
