@@ -504,12 +504,6 @@ TRIED_MUTANTS: Final = (
         "self.recordings.leave(self.node, self._beyond)",
         "pass",
     ),
-    mutant(
-        "what was written around a region stays in captures that raise",
-        Eagerly._as_captured,
-        "if not begun.warm.writes:",
-        "if False:",
-    ),
     mutant("regrouped arrays admitted", rejects, "if regrouped or ", "if "),
     mutant(
         "crossing counts stay",

@@ -111,7 +111,6 @@ class Rehearsed:
         with framework.resting():
             found = None
             if part.writes:
-                session.exactly()  # a region is to find plain numbers
                 with self._outside():
                     self._settle()
                 found = self._before.guards(lambda _: True)
