@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -254,3 +255,26 @@ def test_what_is_written_before_a_read(rig):
     assert f.stats().replays > 100
     if rig.lending is not None:
         assert rig.lending.launches > 200
+
+
+def test_what_is_read_is_kept_by_nobody(rig):
+    """Behind a call: an array that the function finds goes when it is taken away."""
+    rt = rig.runtime
+
+    class Model:
+        weights = None
+
+    model, x = Model(), rt.array(np.ones(4))
+    model.weights = rt.array(np.ones(4))
+
+    def fn(x):
+        x = x * model.weights
+        return x + 1 if x.sum() > 3 else x
+
+    f = rt.graph(fn)
+    for _ in range(20):
+        assert _host(f(x)).tolist() == [2.0] * 4
+    assert rig.lending is None or rig.lending.launches > 20
+    found = weakref.ref(model.weights)
+    model.weights = None
+    assert found() is None

@@ -51,6 +51,9 @@ class _Read:
     def latest(self) -> Sequence[Any] | None:
         return self._found
 
+    def forget(self) -> None:
+        self._found = None
+
 
 def _nothing() -> None:
     return None
@@ -193,21 +196,15 @@ class FastChain(FastReplay):
             self._left -= 1
             return MISS
         began, device = perf_counter_ns(), self.recordings.device
-        shown: Any = MISS
         with device.lock:
             players = [part.compiled for part in self._parts()]
             if self.going or None in players:
                 return MISS
             kept = self.kept  # until this is over, whoever lets go of it
-            rewind = device.framework.chance()
-            saved = self._save(arrays) if self._written else None
-            if self._written and saved is None:
-                return MISS
-            shown = players[0](*arrays)
+            back = self._saved(arrays)
+            shown = MISS if back is None else self._first(players[0], arrays)
             if shown is MISS:
                 return MISS
-            self.going = True
-            self.recordings.enter(self.node, self._beyond)
         try:
             for live, player in zip(self._lives, players[1:], strict=True):
                 shown = (
@@ -220,26 +217,44 @@ class FastChain(FastReplay):
         finally:
             with device.lock:
                 self.going = False
+                self._seen.forget()  # what the call has rebound is nobody's any more
                 self.recordings.leave(self.node, self._beyond)
-                if shown is MISS:
-                    rewind()
-                    if saved is not None:
-                        saved.restore()
+                for each in back if back and shown is MISS else ():
+                    each()
         del kept
         self._went(began, strayed=shown is MISS)
         return shown
 
-    def _save(self, arrays: Sequence[Any]) -> Preserved | None:
-        """Save what parts write before the last region; None where that is too much."""
+    def _first(self, player: Callable[..., Any], arrays: Sequence[Any]) -> Any:
+        """Return what the first part shows, and hold what it uses; or `MISS`."""
+        shown: Any = MISS
+        try:
+            shown = player(*arrays)
+        finally:
+            if shown is MISS:
+                self._seen.forget()
+        if shown is not MISS:
+            self.going = True
+            self.recordings.enter(self.node, self._beyond)
+        return shown
+
+    def _saved(self, arrays: Sequence[Any]) -> Sequence[Callable[[], object]] | None:
+        """Return what undoes all that parts do before the last region.
+
+        None where they write too much.
+        """
+        device = self.recordings.device
+        rewind = device.framework.chance()
+        if not self._written:
+            return [rewind]
         read = self.node.ambient.program.read()
         if read is None:
             return None
-        look, device = self.recordings.integration.look, self.recordings.device
-        reached = [*arrays, *read]
+        look, reached = self.recordings.integration.look, [*arrays, *read]
         storages = [look(reached[i]).storage for i in self._written]
         if sum(each.size for each in storages) > _LITTLE:
             return None
-        return Preserved(device, storages).save()
+        return [rewind, Preserved(device, storages).save().restore]
 
     def _went(self, began: int, *, strayed: bool) -> None:
         """Note how a call ended, and if those to come had better be decided."""
