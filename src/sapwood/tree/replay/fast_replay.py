@@ -100,7 +100,7 @@ class FastReplay(ReplayState):
         return cls(recordings, node, ambient, last_call).after(before)
 
     def after(self, before: FastReplay | None) -> Self:
-        """Be as patient as one before that was outdated is not; return this."""
+        """Take the place of one that was outdated, twice as patient; return this."""
         if before is not None:
             self.patience = min(2 * before.patience, _PATIENCE_AT_MOST)
         return self
