@@ -334,6 +334,8 @@ def test_an_error_that_only_captures_raise_behind_a_read(rt, region):
         def __call__(self, x):
             self.losses.append(x * 2)
             self.stages["step"] = {"stage": 1, "found": x.sum()}
+            if not region and capturing():  # other work, in front of the read
+                x += 0.5
             if region:
                 note(self, x)
             elif x.sum() > 3:

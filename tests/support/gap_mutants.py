@@ -487,6 +487,12 @@ GAP_MUTANTS: Final = (
 
 TRIED_MUTANTS: Final = (
     mutant(
+        "regions that only read are answered after captures that raise",
+        Eagerly._as_captured,
+        "if not begun.warm.writes:",
+        "if False:",
+    ),
+    mutant(
         "whatever a region returns goes on",
         fast_chain._goes_on,
         "return live.key == (constant_key(result),)",

@@ -15,10 +15,10 @@ from time import perf_counter_ns
 from typing import Any, Final
 
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.integration import LayoutProbe
 from sapwood.tree.call.signature import Arrays
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.guards import Slot
+from sapwood.tree.guards.steps import GuardProgram
 from sapwood.tree.nests.containers import constant_key
 from sapwood.tree.node.node import Link, Live, Node
 from sapwood.tree.node.outputs import Carried
@@ -38,14 +38,14 @@ _LITTLE: Final = 1 << 20
 class _Read:
     """What the first part found that the function reads: the others use the same."""
 
-    __slots__ = ("_found", "again")
+    __slots__ = ("_found", "_guards")
 
-    def __init__(self) -> None:
-        self.again: Callable[[], Sequence[Any] | None] = _nothing
+    def __init__(self, guards: GuardProgram) -> None:
+        self._guards = guards
         self._found: Sequence[Any] | None = None
 
     def anew(self) -> Sequence[Any] | None:
-        self._found = self.again()
+        self._found = self._guards.read()  # which may have been made anew
         return self._found
 
     def latest(self) -> Sequence[Any] | None:
@@ -53,10 +53,6 @@ class _Read:
 
     def forget(self) -> None:
         self._found = None
-
-
-def _nothing() -> None:
-    return None
 
 
 class FastChain(FastReplay):
@@ -76,7 +72,7 @@ class FastChain(FastReplay):
         super().__init__(recordings, node, ambient, last_call, binds=False)
         self.going = False
         self.own = Mask(0)
-        self._seen, links = _Read(), node.chain
+        self._seen, links = _Read(node.ambient.program), node.chain
         self.reads = self._seen.anew
         self.behind: list[FastReplay] = []
         so_far = [*node.outputs.storages]
@@ -111,21 +107,24 @@ class FastChain(FastReplay):
     def _parts(self) -> list[FastReplay]:
         return [self, *self.behind]
 
-    @classmethod
-    def of(
-        cls,
-        recordings: Recordings,
-        node: Node,
-        ambient: Arrays,
-        last_call: LastCall,
-        before: FastReplay | None = None,
-    ) -> FastReplay | None:
-        """Return what replays a chain again; None where that must be decided."""
-        if not _is_quiet(node) or (node.which and last_call.again):
-            return None
-        if isinstance(last_call.probe, LayoutProbe):
-            return None
-        return cls(recordings, node, ambient, last_call).after(before)
+    @staticmethod
+    def can_play(node: Node) -> bool:
+        """Return whether nobody sees what a call did that does not come to its end.
+
+        And whether C can do what the parts do.
+        """
+        links = node.chain
+        *front, last = links
+        return (
+            not (node.changes or node.asks)
+            and all(link.part.ambient is node.ambient for link in links)
+            and not any(link.part.revokes for link in links)
+            and not any(link.part.ferries for link in front)
+            and _is_little(node)
+            and all(map(_is_told, front))
+            and all(map(_is_plain, links))
+            and last.live is None
+        )
 
     def let_go(self) -> None:
         """Give up what is kept: no part fits any more."""
@@ -175,7 +174,6 @@ class FastChain(FastReplay):
         slots: Sequence[Slot],
     ) -> None:
         """Make what plays each part, if C can do that of all of them."""
-        self._seen.again = self.node.ambient.program.read
         super().compile(arrays, found, (), ())
         for link, part in zip(self.node.chain[1:], self.behind, strict=True):
             slots = () if link.live else link.bound
@@ -284,22 +282,6 @@ def _goes_on(live: Live, shown: Any) -> bool:
     if result is None:
         return live.key is None
     return live.key == (constant_key(result),)
-
-
-def _is_quiet(node: Node) -> bool:
-    """Return whether nobody sees what a call did that does not come to its end."""
-    links = node.chain
-    *front, last = links
-    return (
-        not (node.changes or node.asks)
-        and all(link.part.ambient is node.ambient for link in links)
-        and not any(link.part.revokes for link in links)
-        and not any(link.part.ferries for link in front)
-        and _is_little(node)
-        and all(map(_is_told, front))
-        and all(map(_is_plain, links))
-        and last.live is None
-    )
 
 
 def _written_before(node: Node) -> tuple[int, ...]:

@@ -87,23 +87,25 @@ class FastReplay(ReplayState):
         ambient: Arrays,
         last_call: LastCall,
         before: FastReplay | None = None,
-    ) -> FastReplay | None:
+    ) -> Self | None:
         """Return what replays a node again; None where every replay must be decided.
 
         It takes the place of one ``before``, which was outdated.
         """
-        plain = {*map(type, (*node.outputs.leaves, *node.outputs.bound))} <= PLAIN
-        if not plain or node.chain or node.revokes or (node.which and last_call.again):
+        if not cls.can_play(node) or (node.which and last_call.again):
             return None
         if isinstance(last_call.probe, LayoutProbe):
             return None  # there is no such thing in C
-        return cls(recordings, node, ambient, last_call).after(before)
-
-    def after(self, before: FastReplay | None) -> Self:
-        """Take the place of one that was outdated, twice as patient; return this."""
+        made = cls(recordings, node, ambient, last_call)
         if before is not None:
-            self.patience = min(2 * before.patience, _PATIENCE_AT_MOST)
-        return self
+            made.patience = min(2 * before.patience, _PATIENCE_AT_MOST)
+        return made
+
+    @staticmethod
+    def can_play(node: Node) -> bool:
+        """Return whether C can do what every replay of a node does."""
+        plain = {*map(type, (*node.outputs.leaves, *node.outputs.bound))} <= PLAIN
+        return plain and not node.revokes
 
     def is_outdated(self) -> bool:
         """Count a decided replay of the node; return if too many came in a row."""

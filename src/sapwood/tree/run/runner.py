@@ -181,8 +181,8 @@ class Runner:
             return result
         with self.recordings.device.lock:
             self.call_log.replayed(began, found.node)
-            gone = Found(ran.node, found.ambient)
-            self.fast_replays.learn(call, gone, ran.values)
+            taken = Found(ran.node, found.ambient)
+            self.fast_replays.learn(call, taken, ran.values)
             if found.node in self.cache.nodes:
                 self.cache.nodes[found.node][1].went()
         return result
