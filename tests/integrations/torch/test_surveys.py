@@ -228,9 +228,10 @@ def test_what_is_compiled_counts_by_value(look, nn, how):
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop"])
-def test_optimizers_are_looked_into(look, model, name):
+def test_optimizers_are_looked_into(look, model, name, capturable):
     """Learning rates are guarded; state that comes is bound, and then is the same."""
-    options = {"momentum": 0.9} if name == "SGD" else {}
+    capturable()
+    options = {"momentum": 0.9} if name == "SGD" else {"capturable": True}
     optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.1, **options)
 
     def step():
@@ -250,6 +251,41 @@ def test_optimizers_are_looked_into(look, model, name):
     optimizer.param_groups[0]["lr"] = 0.2
     assert guards.match() is None
     assert "lr" in guards.miss()
+
+
+def test_what_live_steps_read_is_not_guarded(look, model):
+    """Adam counts on the host: its step finds by itself what its settings are."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+
+    def step():
+        optimizer.step()
+
+    def rate():
+        optimizer.step()
+        return optimizer.param_groups[0]["lr"]
+
+    surveys = look(step), look(rate)
+    guards, closer = (each.guards(lambda _: False) for each in surveys)
+    optimizer.param_groups[0]["lr"] = 0.2
+    assert guards.match() is not None
+    assert closer.match() is None
+    assert "lr" in str(look(step).changes_since(surveys[0]))
+    optimizer.add_param_group({"params": [torch.ones(3, requires_grad=True)]})
+    assert guards.match() is None
+
+
+def test_settings_that_always_change_are_not_guarded(look, model):
+    """A step that a recording could do is done live, where each would need its own."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step():
+        optimizer.step()
+
+    for i in range(5):
+        optimizer.param_groups[0]["lr"] = 0.1 / (i + 1)
+        guards = look(step).guards(lambda _: False)
+        optimizer.param_groups[0]["lr"] = 0.3
+        assert (guards.match() is None) is (i < 4)
 
 
 def test_types_of_torchs_are_no_riddle(look):

@@ -21,6 +21,7 @@ from sapwood.integrations.torch.constants import Bringing
 from sapwood.integrations.torch.gradients import notice_pushes
 from sapwood.integrations.torch.integration import TorchIntegration
 from sapwood.integrations.torch.modes import notice_settings
+from sapwood.integrations.torch.stepping import notice_steps
 from sapwood.integrations.torch.storages import notice_stream_uses
 from sapwood.integrations.torch.streams import TorchFramework
 from sapwood.memory.device import Device
@@ -46,6 +47,7 @@ def framework(driver: Driver) -> TorchFramework:
         notice_askers()
         notice_settings()
         notice_pushes()
+        notice_steps()
     return TorchFramework(torch.device("cuda", driver.abilities.ordinal))
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import torch
 
+from sapwood.integrations.torch.stepping import settings_of, steps_live
 from sapwood.tree.guards import views
 from sapwood.tree.guards.code import functions_of, names_of
 from sapwood.tree.guards.frameworks import (
@@ -222,6 +223,20 @@ STATE: Final = View(
     "keys",
     way=Way(rests=_rests),
 )
+_STEPS_BY: Final = View(
+    "optimizer parameters",
+    _parameters_of,
+    lambda path, _, key: f"parameter {key} of {path}",
+    extent="length",
+)
+_SETTINGS: Final = View(
+    "optimizer settings",
+    lambda optimizer: dict(settings_of(optimizer)),
+    lambda path, _, key: f"{path}.param_groups[{key[0]}][{key[1]!r}]",
+    extent="keys",
+    guarded=False,
+)
+"""What live steps read on every call: only who changes it in a call is noticed."""
 _STEPPED: Final = _graded(
     "optimizer gradients",
     lambda optimizer: [each.grad for each in _parameters_of(optimizer)],
@@ -231,7 +246,9 @@ _STEPPED: Final = _graded(
 )
 
 
-_OPENED: Final = {"param_groups", "state"}
+_OPENED: Final = frozenset({"param_groups", "state"})
+_LOOKING: Final = _OPENED | {"defaults", "state_dict"}
+"""By these names code reads what an optimizer is set to."""
 
 
 def _optimizer(value: Any, reach: Reach) -> Openings:
@@ -244,8 +261,13 @@ def _optimizer(value: Any, reach: Reach) -> Openings:
         # Schedulers bind another `step`, for example.
         said = (name for name in reach.names if hasattr(type(value), name))
         yield Accessor(views.ATTRIBUTES, frozenset(said) - _OPENED)
-    yield Accessor(_GROUPS)
-    yield Accessor(STATE)
+    looks_closer = reach.dynamic or not _LOOKING.isdisjoint(reach.names)
+    if steps_live(value) and not looks_closer:
+        yield Accessor(_STEPS_BY)
+        yield Accessor(_SETTINGS)
+    else:
+        yield Accessor(_GROUPS)
+        yield Accessor(STATE)
     yield Accessor(_STEPPED)
 
 
