@@ -132,5 +132,5 @@ def test_catching_exceptions_of_an_eager_region(rt):
     for _ in range(3):
         f(x)
     bad[0] = True
-    with pytest.raises(sw.CaptureError, match="inside a try"):
+    with pytest.raises(sw.CaptureError, match="no replay runs"):
         f(x)

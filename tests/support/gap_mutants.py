@@ -225,7 +225,7 @@ GAP_MUTANTS: Final = (
     ),
     mutant(
         "regions where an exception is handled are replayed",
-        Session._check_writing,
+        Session._check_seeing,
         "if error is not self.handled:",
         "if False:",
     ),

@@ -40,7 +40,7 @@ class Eager:
     As a class attribute it binds like a function.
     """
 
-    writes = True
+    writes = sees = True
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         functools.update_wrapper(self, fn)
@@ -76,7 +76,7 @@ class Eager:
 class _Method:
     """An eager region bound to an object, which it keeps alive as a method does."""
 
-    writes = True
+    writes = sees = True
 
     def __init__(self, part: Eager, instance: Any) -> None:
         self.__self__, self._part = instance, part

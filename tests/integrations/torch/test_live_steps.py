@@ -169,8 +169,115 @@ def test_steps_of_a_scaler(alike, network):
             scaler.update()
             return loss.detach()
 
-        for shown in _trained(w, model, optimizer, step, 20):
+        for shown in _trained(w, model, optimizer, step, 24):
             yield shown, scaler.get_scale()
+
+    assert alike(program).count("replays") >= 8
+
+
+def test_books_are_kept_beside_a_step(alike, network, replayed):
+    """Counts, lists of losses and what is bound are written again by replays."""
+
+    class Trainer:
+        def __init__(self):
+            self.model, self.steps, self.losses, self.last = network(), 0, [], None
+            self.optimizer = optim.AdamW(self.model.parameters(), lr=1e-2)
+
+        def step(self, x, y):
+            self.steps += 1
+            self.optimizer.zero_grad()
+            made = self.model(x)
+            loss = F.mse_loss(made, y)
+            loss.backward()
+            self.losses.append(loss.detach())
+            self.optimizer.step()
+            self.last = {"made": made.detach(), "loss": loss.detach()}
+            if self.steps % 4 == 0:
+                return loss.detach() * 2
+            return loss.detach()
+
+    def program(w):
+        trainer = Trainer()
+        f = w.graph(trainer.step)
+        for _ in range(24):
+            yield f(w.values(8, 16), w.values(8, 4)), trainer.steps, trainer.losses
+            yield trainer.last, trainer.model.state_dict(), _state(trainer.optimizer)
+
+    replayed(alike(program), 10)
+
+
+def test_what_is_read_behind_a_step_decides(alike, network):
+    """A call that goes a new way does not step twice."""
+
+    def program(w):
+        model = network()
+        optimizer = optim.AdamW(model.parameters(), lr=3e-2)
+
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+            with torch.no_grad():
+                if F.mse_loss(model(x), y) > loss * 0.98:
+                    model[0].bias.mul_(0.5)
+            return loss.detach()
+
+        yield from _trained(w, model, optimizer, step, 30)
+
+    assert alike(program).count("replays") >= 8
+
+
+def test_weights_that_move(alike, network):
+    """Their memory is another one every second call."""
+
+    def program(w):
+        model = network()
+        optimizer = optim.AdamW(model.parameters(), lr=1e-2)
+
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss.detach(), model(x).detach()
+
+        f, kept = w.graph(step), []
+        for i in range(20):
+            if i % 2:
+                kept.append([p.data for p in model.parameters()])
+                for p in model.parameters():
+                    p.data = p.data.clone()
+            yield f(w.values(8, 16), w.values(8, 4)), model.state_dict()
+            yield _state(optimizer), kept
+
+    alike(program)
+
+
+def test_a_step_that_raises(alike, network):
+    """It ends the call as it ends the plain one, and the next goes on."""
+
+    def program(w):
+        model = network()
+        optimizer = optim.AdamW(model.parameters(), lr=1e-2)
+
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        f = w.graph(step)
+        for i in range(16):
+            optimizer.param_groups[0]["weight_decay"] = "much" if i == 9 else 0.1
+            args = w.values(8, 16), w.values(8, 4)
+            try:
+                yield f(*args)
+            except TypeError as error:
+                yield str(error)
+            yield model.state_dict(), _state(optimizer)
+            yield [p.grad for p in model.parameters()]
 
     alike(program)
 

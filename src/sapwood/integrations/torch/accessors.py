@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from sapwood.integrations.torch.stepping import settings_of, steps_live
+from sapwood.integrations.torch.stepping import parameters_of, settings_of, steps_live
 from sapwood.tree.guards import views
 from sapwood.tree.guards.code import functions_of, names_of
 from sapwood.tree.guards.frameworks import (
@@ -163,10 +163,6 @@ def _module(value: Any, reach: Reach) -> Openings:
         yield Accessor(MODULES)
 
 
-def _parameters_of(optimizer: Any) -> list[Any]:
-    return [each for group in optimizer.param_groups for each in group["params"]]
-
-
 @lru_cache(maxsize=1 << 16, typed=True)
 def _state_key(number: int, name: Any) -> tuple[int, Any]:
     """Return the key of a parameter's state: for the same ones the same object."""
@@ -179,7 +175,7 @@ def _state(optimizer: Any) -> Mapping[Any, Any]:
     No recording has those: it is told of their use.
     """
     # Not looked up by parameter: a tensor's hash takes longer than all the rest.
-    numbers = {id(each): i for i, each in enumerate(_parameters_of(optimizer))}
+    numbers = {id(each): i for i, each in enumerate(parameters_of(optimizer))}
     found: dict[Any, Any] = {}
     for each, inner in optimizer.state.items():
         i = numbers.get(id(each))
@@ -193,7 +189,7 @@ def _state(optimizer: Any) -> Mapping[Any, Any]:
 
 def _store_state(optimizer: Any, key: Any, value: Any) -> None:
     number, name = key
-    views.bind(optimizer.state[_parameters_of(optimizer)[number]], name, value)
+    views.bind(optimizer.state[parameters_of(optimizer)[number]], name, value)
 
 
 def _rests(optimizer: Any) -> Iterator[views.Rest]:
@@ -223,11 +219,23 @@ STATE: Final = View(
     "keys",
     way=Way(rests=_rests),
 )
-_STEPS_BY: Final = View(
+
+
+def _store_parameter(optimizer: Any, key: int, value: Any) -> None:
+    for group in optimizer.param_groups:
+        params = group["params"]
+        if key < len(params):
+            params[key] = value
+            return
+        key -= len(params)
+
+
+_STEPPED_BY: Final = View(
     "optimizer parameters",
-    _parameters_of,
+    parameters_of,
     lambda path, _, key: f"parameter {key} of {path}",
-    extent="length",
+    _store_parameter,
+    "length",
 )
 _SETTINGS: Final = View(
     "optimizer settings",
@@ -239,10 +247,10 @@ _SETTINGS: Final = View(
 """What live steps read on every call: only who changes it in a call is noticed."""
 _STEPPED: Final = _graded(
     "optimizer gradients",
-    lambda optimizer: [each.grad for each in _parameters_of(optimizer)],
+    lambda optimizer: [each.grad for each in parameters_of(optimizer)],
     lambda path, _, key: f"the gradient of parameter {key} of {path}",
-    lambda optimizer, key: _parameters_of(optimizer)[key],
-    Way(into=_parameters_of, rests=_rests, each="grad"),
+    lambda optimizer, key: parameters_of(optimizer)[key],
+    Way(into=parameters_of, rests=_rests, each="grad"),
 )
 
 
@@ -263,7 +271,7 @@ def _optimizer(value: Any, reach: Reach) -> Openings:
         yield Accessor(views.ATTRIBUTES, frozenset(said) - _OPENED)
     looks_closer = reach.dynamic or not _LOOKING.isdisjoint(reach.names)
     if steps_live(value) and not looks_closer:
-        yield Accessor(_STEPS_BY)
+        yield Accessor(_STEPPED_BY)
         yield Accessor(_SETTINGS)
     else:
         yield Accessor(_GROUPS)

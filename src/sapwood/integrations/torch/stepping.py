@@ -7,8 +7,9 @@ what is in front of one and behind it is recorded, and the step runs on every ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from itertools import islice
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -25,6 +26,11 @@ _SEVERAL: Final = 4
 
 _settings: Final[WeakKeyDictionary[Any, set[Any]]] = WeakKeyDictionary()
 """With what settings optimizers were seen, up to one more than several."""
+
+
+def parameters_of(optimizer: Any) -> list[Any]:
+    """Return the parameters of all groups, in their order."""
+    return [each for group in optimizer.param_groups for each in group["params"]]
 
 
 def settings_of(optimizer: Any) -> Iterator[tuple[tuple[int, str], Any]]:
@@ -67,23 +73,45 @@ def _often_changes(optimizer: Any) -> bool:
 
 
 class _Step:
-    """The step of an optimizer, as an eager region."""
+    """The step of an optimizer, as an eager region.
 
-    writes = True
+    It is passed the parameters of all groups and behind them their gradients, or None:
+    those that the function has, which it keeps in slots for itself until it returns.
+    """
+
+    # What else it changes is the optimizer's own: its counts, and the means it keeps.
+    writes, sees = True, False
+    runs: Callable[..., Any] = bytes  # it is passed all arrays
 
     def __init__(self, optimizer: Any) -> None:
-        cls = type(optimizer)
-        self.name = f"{cls.__name__}.step"
-        # Without hooks: those ran, or will, where the function calls the step.
-        self.runs = partial(cls.step.__wrapped__, optimizer)
+        self.name = f"{type(optimizer).__name__}.step"
+        self._optimizer = optimizer
 
-    def __call__(self) -> None:
-        self.runs()
+    def __call__(self, *arrays: Any) -> None:
+        optimizer, count = self._optimizer, len(arrays) // 2
+        params, given = arrays[:count], iter(arrays[:count])
+        held = [group["params"] for group in optimizer.param_groups]
+        before = [each.grad for each in params]
+        try:
+            _give(params, arrays[count:])
+            for group in optimizer.param_groups:
+                group["params"] = [*islice(given, len(group["params"]))]
+            # Without hooks: those ran, or will, where the function calls the step.
+            type(optimizer).step.__wrapped__(optimizer)
+            # Where it raises, they are to be found, as the function has bound them.
+            _give(params, before)
+        finally:
+            for group, own in zip(optimizer.param_groups, held, strict=True):
+                group["params"] = own
 
     def held(self) -> Callable[[], Callable[..., Any] | None]:
         """Return what gives the step while there is the optimizer."""
-        (optimizer,) = self.runs.args
-        return partial(_step_of, weakly(optimizer))
+        return partial(_step_of, weakly(self._optimizer))
+
+
+def _give(params: Sequence[Any], gradients: Sequence[Any]) -> None:
+    for each, gradient in zip(params, gradients, strict=True):
+        each.grad = gradient
 
 
 def _step_of(held: Callable[[], Any]) -> _Step | None:
@@ -116,7 +144,8 @@ def _before_step(
         return None
     if args[1:] or kwargs or args[0] is not optimizer or not steps_live(optimizer):
         return None
-    watching.live(_Step(optimizer), (), {})
+    params = parameters_of(optimizer)
+    watching.live(_Step(optimizer), (*params, *(each.grad for each in params)), {})
     return (_Stepped(),), kwargs
 
 

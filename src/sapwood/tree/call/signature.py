@@ -250,3 +250,26 @@ def _grouped(
         firsts.append(first)
         sharing.append((tuple(group), tuple([low - first for low in places])))
     return Arrays(arrays, list(groups), firsts, tuple(sharing))
+
+
+def carry(
+    carried: Arrays, crossing: Sequence[Storage], passed: Sequence[Array]
+) -> Arrays:
+    """Return what is carried on: what was, and the storages that a part made.
+
+    These are places without arrays; arrays that were ``passed``, or bound to slots, are
+    only remembered, so that they are found again.
+    """
+    return Arrays(
+        [*carried.arrays, *passed],
+        [*carried.storages, *crossing],
+        [*carried.lows, *(storage.address for storage in crossing)],
+        (*groups_of(carried), *(((), ()) for _ in crossing)),
+    )
+
+
+def groups_of(arrays: Arrays) -> Sequence[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Return the arrays of each place, by number, and how far behind its start."""
+    if arrays.sharing is not None:
+        return arrays.sharing
+    return [((i,), (0,)) for i in range(len(arrays.arrays))]

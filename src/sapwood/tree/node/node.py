@@ -74,9 +74,9 @@ class Node:
     ``running`` counts the calls on their way through it; it stays until they are.
     ``expects``: which of the values to bind its guards expect, and where, once that
     was found out. A part of a chain ``asks`` whether arrays are those that the function
-    had found, and a region ``changes`` what it likes: in any of the ways that its call
-    may go. One that is ``apart`` does work that the function does in captures
-    alone.
+    had found, a region ``changes`` arrays, and by one what the function has else
+    ``is_seen``: in any of the ways that its call may go. One that is ``apart`` does
+    work that the function does in captures alone.
     ``which`` and ``nests`` as in `AmbientKey`. ``undone`` is what parts write before
     the last eager region runs; None where that is not to be put back. ``memos`` are
     arrays that its ops use where they are, and that are to stay there: those that
@@ -112,6 +112,7 @@ class Node:
     apart: bool = False
     asks: bool = False
     changes: bool = False
+    is_seen: bool = False
     which: tuple[int, ...] = ()
     nests: tuple[int, ...] = ()
     expects: tuple[tuple[int, int], ...] | None = None
@@ -186,8 +187,10 @@ class Live:
     framework's modes that the function is in there; ``flat`` says that no argument is a
     container, ``drops`` that the function has no use for the result. If it
     ``branches``, the key may have plain values in it: for others, another recording is
-    gone on with that had ``done`` the same so far. One that ``writes`` may have changed
-    anything.
+    gone on with that had ``done`` the same so far. One that ``writes`` may have written
+    arrays, one that ``sees`` found, kept or changed whatever the function has. One that
+    writes is ``alone`` where it sees nothing, is passed all that the function had
+    written by then, and binds that itself if it raises: nothing is undone behind it.
     """
 
     name: str
@@ -202,6 +205,8 @@ class Live:
     drops: bool
     branches: bool
     writes: bool
+    sees: bool
+    alone: bool
     done: tuple[str, Sequence[bytes]]
     where: str | None
 

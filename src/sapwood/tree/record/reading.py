@@ -19,7 +19,7 @@ class Reading:
     """
 
     runs: Callable[..., Any] = bytes  # it names no array
-    writes = False
+    writes = sees = False
 
     def __init__(self, name: str, read: Callable[..., Any]) -> None:
         self.name, self._read = name, read

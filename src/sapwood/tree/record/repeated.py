@@ -104,6 +104,7 @@ def outcome_of(
         captured=True,
         branches=session.branches,
         writes=session.writes,
+        sees=session.sees,
         added=added,
     )
 

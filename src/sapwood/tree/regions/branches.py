@@ -50,9 +50,10 @@ def join(nodes: Sequence[Node]) -> None:
     """
     asks = any(node.asks for node in nodes)
     changes = any(node.changes for node in nodes)
+    is_seen = any(node.is_seen for node in nodes)
     alike = defaultdict[tuple[str, ...], list[Undone]](list)
     for node in nodes:
-        node.asks, node.changes = asks, changes
+        node.asks, node.changes, node.is_seen = asks, changes, is_seen
         if node.undone is not None:
             alike[_names(node)].append(node.undone)
     for node in nodes:

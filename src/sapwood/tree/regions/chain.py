@@ -21,7 +21,7 @@ from sapwood.tree.call.integration import Array
 from sapwood.tree.call.miss import Why
 from sapwood.tree.call.parameters import Parameters
 from sapwood.tree.call.roles import Role
-from sapwood.tree.call.signature import NONE, Arrays, Call
+from sapwood.tree.call.signature import NONE, Arrays, Call, carry
 from sapwood.tree.choose.admit import explain, rejects, sharing
 from sapwood.tree.choose.function_cache import Found, FunctionCache, ambient_arrays
 from sapwood.tree.choose.recordings import Recordings
@@ -77,7 +77,9 @@ def answer_for_all(
     head.clobbers = Mask(reduce(or_, (part.clobbers for part in parts)))
     head.undone = _undone(links, reached, region_writes)
     head.asks = any(link.steady for link in links)
-    head.changes = any(link.live.writes for link in links if link.live is not None)
+    lives = [link.live for link in links if link.live is not None]
+    head.changes = any(live.writes for live in lives)
+    head.is_seen = any(live.sees for live in lives)
     head.copied_bytes = Size(sum(part.copied_bytes for part in parts))
     head.watches_overlap = head.may_overlap()
     return head
@@ -129,9 +131,10 @@ def _takes_from_anywhere(node: Node, region: int) -> bool:
 def _may_stray(link: Link, following: Link) -> bool:
     """Return whether a call may go another way than recorded behind a part's region."""
     live = link.live
-    if live is None or not following.idle or live.caught or live.within:
+    if live is None or live.caught or live.within:
         return True
-    return not (live.key is None and live.drops and live.flat)
+    ends = following.idle and live.drops and live.flat
+    return live.key is not None or not (ends or live.alone)
 
 
 class Passage:
@@ -220,7 +223,7 @@ class Passage:
                     remedy="Call the region before such writes, or behind all of them; "
                     "or say that it never changes what follows, with fullgraph=True",
                 )
-            self.begun.reads(self.node.ambient if self.node.changes else None)
+            self.begun.reads(self.node.ambient if self.node.is_seen else None)
         return None
 
     def _arrays_at(self, places: Sequence[int]) -> list[Array]:
@@ -281,10 +284,10 @@ class Passage:
         following = self.node.chain[region + 1]
         args, kwargs = self._shown
         passed = crossing.Passed(
-            args, kwargs, integration, flat=live.flat, stays=not live.writes
+            args, kwargs, integration, flat=live.flat, stays=not live.sees
         )
         asked = None
-        if live.writes and (live.branches or not following.idle):
+        if live.sees and (live.branches or not following.idle):
             asked = crossing.Passed(self.args, self.kwargs, integration, flat=self.flat)
         if self.begun is not None:
             last = following.live is None and not live.branches
@@ -293,8 +296,8 @@ class Passage:
         changed = None if asked is None else crossing.changed_by(asked, live.name)
         if changed is not None:
             raise Midway(changed.what, remedy=changed.remedy)
-        remembered = [*passed.arrays(), *self._bound] if live.writes else []
-        carried = crossing.carry(self.carried, self._new, remembered)
+        remembered = [*passed.arrays(), *self._bound] if live.sees else []
+        carried = carry(self.carried, self._new, remembered)
         is_last = following.idle and live.key is None and live.drops
         result = None if is_last else result
         got = crossing.returned(
@@ -311,7 +314,7 @@ class Passage:
                 self._turn(live, region, got)
                 following = self.node.chain[region + 1]
             guards = following.part.ambient
-            if live.writes or got.arrays.arrays or guards is not self._found[1]:
+            if live.sees or got.arrays.arrays or guards is not self._found[1]:
                 self._found = self._admitted(following, live), guards
             self._save(following, live)
             self._replay(following)
@@ -373,7 +376,7 @@ class Passage:
         """Note what a part finds and writes behind a region, if another may stray."""
         if self.begun is None or link.live is None or link.idle:
             return
-        self.begun.reads(link.part.ambient if live.writes else None)
+        self.begun.reads(link.part.ambient if live.sees else None)
         storages = [*self.carried.storages, *self._found[0].storages]
         written = [storages[i] for i, is_written in link.part.used if is_written]
         made = {*map(id, self.made)}
@@ -399,14 +402,15 @@ class Passage:
                 result = function(*args, **kwargs)
         except BaseException as error:
             ordinary = live.caught is not None and isinstance(error, Exception)
-            if not (ordinary or (begun and (live.caught or live.within))):
+            # Where it saw nothing, the function has yet to write what it had by then.
+            strays = live.caught or live.within or not live.sees
+            if not (ordinary or (begun and strays)):
                 raise
             if begun is not None:
                 begun.leaves(crossing.Ran(live.name, passed, None, error))
-            around = "with" if live.caught is None else "try"
             raise (Midway if ordinary else Passing)(
-                f"the eager region {live.name} raised {error!r} inside a {around} of "
-                f"the function, which no replay runs; {crossing.RAN}",
+                f"the eager region {live.name} raised {error!r}, and no replay runs "
+                f"what the function does then; {crossing.RAN}",
                 where=live.caught,
                 remedy="Catch it inside the eager region",
             ) from error

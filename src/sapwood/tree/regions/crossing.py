@@ -22,7 +22,7 @@ from sapwood.memory.device import Device
 from sapwood.memory.framework import Manner
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Array, Integration, text_of
-from sapwood.tree.call.signature import NONE, Arrays, describe, look
+from sapwood.tree.call.signature import NONE, Arrays, describe, groups_of, look
 from sapwood.tree.choose.admit import sharing
 from sapwood.tree.guards import Ambient, Survey
 from sapwood.tree.guards.aliasing import twins
@@ -232,11 +232,11 @@ def _names_after(code: CodeType, at: int) -> Iterator[str]:
     return (op.opname for op in dis.get_instructions(code) if op.offset > at)
 
 
-def caught_at(stop: CodeType) -> tuple[str | None, bool]:
+def caught_at(stop: CodeType, *, users: bool = False) -> tuple[str | None, bool]:
     """Return ``file:line`` of the innermost `try` around the caller's caller, or None.
 
-    And whether a `with` is around it, which matters where there is no `try`. Frames
-    are looked at up to the one that runs ``stop``.
+    And whether a `with` is around it, the ``users``' own maybe, which matters where
+    there is no `try`. Frames are looked at up to the one that runs ``stop``.
     """
     caller = sys._getframe(1)  # noqa: SLF001 - made for this
     within = False
@@ -247,7 +247,8 @@ def caught_at(stop: CodeType) -> tuple[str | None, bool]:
         around = _around(code, frame.f_lasti)
         if "try" in around:
             return f"{code.co_filename}:{frame.f_lineno}", within
-        within |= "with" in around
+        counts = not users or _may_decide(code.co_filename)
+        within |= counts and "with" in around
     return None, within
 
 
@@ -399,22 +400,6 @@ def returned(
     )
 
 
-def carry(
-    carried: Arrays, crossing: Sequence[Storage], passed: Sequence[Array]
-) -> Arrays:
-    """Return what is carried on: what was, and the storages that a part made.
-
-    These are places without arrays; arrays that were ``passed``, or bound to slots, are
-    only remembered, so that they are found again.
-    """
-    return Arrays(
-        [*carried.arrays, *passed],
-        [*carried.storages, *crossing],
-        [*carried.lows, *(storage.address for storage in crossing)],
-        (*_groups(carried), *(((), ()) for _ in crossing)),
-    )
-
-
 def move(
     carried: Arrays, there: Mapping[Storage, Storage], integration: Integration
 ) -> Arrays:
@@ -449,21 +434,17 @@ def receive(carried: Arrays, result: Returned) -> Arrays:
         return carried
     first = len(carried.arrays)
     storages, lows = [*carried.storages], [*carried.lows]
-    groups = [*_groups(carried)]
+    groups = [*groups_of(carried)]
     arrays = result.arrays
-    new = zip(arrays.storages, arrays.lows, _groups(arrays), result.shared, strict=True)
+    new = zip(
+        arrays.storages, arrays.lows, groups_of(arrays), result.shared, strict=True
+    )
     for storage, low, (specialization, steps), known in new:
         if known is None:
             storages.append(storage)
             lows.append(low)
             groups.append((tuple(first + k for k in specialization), steps))
     return Arrays([*carried.arrays, *arrays.arrays], storages, lows, tuple(groups))
-
-
-def _groups(arrays: Arrays) -> Sequence[tuple[tuple[int, ...], tuple[int, ...]]]:
-    if arrays.sharing is not None:
-        return arrays.sharing
-    return [((i,), (0,)) for i in range(len(arrays.arrays))]
 
 
 def refuse_manner(name: str, manner: Manner, outer: Manner, session: Session) -> None:

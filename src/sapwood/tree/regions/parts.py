@@ -31,7 +31,7 @@ from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Array
 from sapwood.tree.call.roles import Role
-from sapwood.tree.call.signature import Arrays, Place, look
+from sapwood.tree.call.signature import Arrays, Place, carry, look
 from sapwood.tree.choose.admit import sharing
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.skips import skip_of
@@ -256,8 +256,8 @@ class _Parts:
         rerun: Rerun | None,
     ) -> None:
         self.rerun, self.warm = rerun, order.specialization.warm
-        # Regions that write nothing keep nothing: what they get is nobody's behind it.
-        self.in_place = self.warm is not None and not self.warm.writes
+        # Regions that see nothing keep nothing: what they get is nobody's behind it.
+        self.in_place = self.warm is not None and not self.warm.sees
         self.order, self.recordings, self.device = order, recordings, recordings.device
         self.capturer = recordings.capturer
         self.began = began
@@ -347,7 +347,7 @@ class _Parts:
         """Run the function, all of it."""
         order, session, before = self.order, self.session, self.before
         cached, run = order.before.cached(), self.capture.run
-        # Behind a region that writes, nobody knows how to take back a sum.
+        # Behind a region that sees all, nobody knows how to take back a sum.
         listening = before.listening() if self.in_place else nullcontext(bool)
         try:
             with listening as session.exactly:
@@ -784,7 +784,8 @@ class _Parts:
         if capture.failed is not None:
             raise Hopeless  # what has failed once is tried no more
         run, manner = Capture.run.__code__, framework.manner()
-        caught, within = crossing.caught_at(run)
+        # Optimizers have their steps within contexts of the profiler.
+        caught, within = crossing.caught_at(run, users=not part.sees)
         self.returns = crossing.only_returns(run)
         told = crossing.Passed(args, kwargs, self.recordings.integration).text()
         crossing.refuse_manner(part.name, manner, self.outside, self.session)
@@ -797,17 +798,19 @@ class _Parts:
             manner=manner,
             where=user_line(),
             writes=part.writes,
+            sees=part.sees,
             drops=crossing.drops_result(run),
         )
         with framework.resting():
+            live = partial(live, alone=self._is_alone(part, args))
             try:
                 graph = capture.pause()
                 with collected(self), capture.live(graph):
-                    self._end(graph, (args, kwargs), last=False, seen=part.writes)
+                    self._end(graph, (args, kwargs), last=False, seen=part.sees)
                     result, raised = self._cross(part, told, live)
                     self._open()
                     result = self.frame.taken_in(result, self.gives, (args, kwargs))
-                    self._begin(anew=part.writes)
+                    self._begin(anew=part.sees)
                 capture.resume(self.ranges[-1])
             except BaseException as failed:
                 capture.failed = Caught(failed)
@@ -816,6 +819,22 @@ class _Parts:
         if raised is not None:
             raised.reraise()
         return result
+
+    def _is_alone(self, part: EagerRegion, args: tuple[Any, ...]) -> bool:
+        """Return whether a region is passed all that the function has written."""
+        if part.sees or not part.writes:
+            return False
+        passed = {id(each) for each in args}
+        changes = self._survey().changes_since(self.before)
+        return all(
+            isinstance(each, Repeated)
+            and (
+                (isinstance(each, BoundArray) and id(each.new) in passed)
+                # One that listens stands for what was there.
+                or (isinstance(each.new, int) and each.new == each.old)
+            )
+            for each in changes
+        )
 
     def _divert(self) -> None:
         """Capture what handlers of the function launch on the way out, for nobody."""
@@ -841,7 +860,7 @@ class _Parts:
         asked = crossing.Passed(self.call.args, self.call.kwargs, integration)
         if part.writes:
             self._reaches(part, passed)
-        found = self.after.guards(lambda _: True) if part.writes else None
+        found = self.after.guards(lambda _: True) if part.sees else None
         self.began.enters(passed, self.session, writes=part.writes, found=found)
         ran = self.rerun is not None and self.rerun.answers()
         run = partial(self.rerun.answer, self.session) if self.rerun else run_live
@@ -856,11 +875,11 @@ class _Parts:
         if changed is not None:
             raise changed
         first, count = len(self.carried.storages), len(link.part.outputs.storages)
-        remembered = [*passed.arrays(), *self.bound] if part.writes else []
-        self.carried = crossing.carry(
+        remembered = [*passed.arrays(), *self.bound] if part.sees else []
+        self.carried = carry(
             self.carried, self.made[len(self.made) - count :], remembered
         )
-        self.frame.passes(self.own if part.writes else [], remembered)
+        self.frame.passes(self.own if part.sees else [], remembered)
         self.frame.crosses(link.part, first, self.device.returns)
         role = Role.COPIED if link.part.ferries else Role.INHERITED
         self.roles.carry(f"what {link.part.label} made", count, role)
@@ -976,7 +995,7 @@ class _Parts:
         """Hold what follows against a warm-up that went the same way, if one did."""
         ran = tuple(self.session.breaks)
         warm = self.order.specialization.on_way(ran)
-        if warm is None or (self.in_place and warm.writes):
+        if warm is None or (self.in_place and warm.sees):
             self.unfit, self.stirred = other.removesuffix(f"; {crossing.RAN}"), True
             self.branched = user_line() or ""
             return

@@ -63,7 +63,8 @@ class Rehearsed:
         self._settle()
         session = self._session
         ops, breaks = session.digests(), tuple(session.breaks)
-        return Warm(ops, frozenset(), (), breaks, writes=session.writes)
+        wrote, seen = session.writes, session.sees
+        return Warm(ops, frozenset(), (), breaks, writes=wrote, sees=seen)
 
     def run(
         self,
@@ -110,7 +111,7 @@ class Rehearsed:
         returns = only_returns(warm_up.__code__)
         with framework.resting():
             found = None
-            if part.writes:
+            if part.sees:
                 with self._outside():
                     self._settle()
                 found = self._before.guards(lambda _: True)
@@ -127,11 +128,11 @@ class Rehearsed:
                     begun.leaves(Ran(part.name, passed, None, error))
                 raise
             finally:
-                if part.writes:
+                if part.sees:
                     with self._outside():
                         self._before = self._look()
                 if begun is not None:
-                    found = self._before.guards(lambda _: True) if part.writes else None
+                    found = self._before.guards(lambda _: True) if part.sees else None
                     begun.reads(found)
             if begun is not None:
                 begun.leaves(Ran(part.name, passed, result))

@@ -1,8 +1,9 @@
 """A replay in parts like the one before it: C plays the parts, and regions run between.
 
-Only where the regions write nothing, and parts but the last little, which is saved: so
-a call that goes another way, or does not fit in the middle, leaves nothing that anybody
-could see. It is begun again, and decided.
+Only where parts write little before the last region that reads, which is saved: so a
+call that goes another way, or does not fit in the middle, leaves nothing that anybody
+could see. It is begun again, and decided. One region that writes may come last: behind
+it no call goes another way, and what does not fit there is replayed as it is decided.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from operator import or_
 from time import perf_counter_ns
 from typing import Any, Final
 
+from sapwood.errors import InternalError
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.signature import Arrays
+from sapwood.tree.call.integration import Kept
+from sapwood.tree.call.signature import Arrays, carry
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.guards import Slot
 from sapwood.tree.guards.steps import GuardProgram
@@ -23,10 +26,11 @@ from sapwood.tree.nests.containers import constant_key
 from sapwood.tree.node.node import Link, Live, Node
 from sapwood.tree.node.outputs import Carried
 from sapwood.tree.record.preserve import Preserved
+from sapwood.tree.replay.binding import expect
 from sapwood.tree.replay.compiled import MISS
 from sapwood.tree.replay.fast_replay import PLAIN, FastReplay
 from sapwood.tree.replay.last_call import LastCall
-from sapwood.tree.replay.replay import lease_outputs
+from sapwood.tree.replay.replay import give, lease_outputs, replay
 from sapwood.units import Mask
 
 _PAUSE_AT_MOST: Final = 64
@@ -103,6 +107,8 @@ class FastChain(FastReplay):
         self._astray = self._left = 0
         self._written = _written_before(node)
         self._notes: list[tuple[int, int]] = []
+        # Which of the values that a call has bound are one, without the values.
+        self.alike: Sequence[object] | None = None
 
     def _parts(self) -> list[FastReplay]:
         return [self, *self.behind]
@@ -115,8 +121,11 @@ class FastChain(FastReplay):
         """
         links = node.chain
         *front, last = links
+        lives = [link.live for link in front if link.live is not None]
         return (
-            not (node.changes or node.asks)
+            not node.asks
+            and not any(live.writes for live in lives[:-1])
+            and (not lives[-1].writes or _is_last(lives[-1], last))
             and all(link.part.ambient is node.ambient for link in links)
             and not any(link.part.revokes for link in links)
             and not any(link.part.ferries for link in front)
@@ -198,18 +207,21 @@ class FastChain(FastReplay):
             players = [part.compiled for part in self._parts()]
             if self.going or None in players:
                 return MISS
-            kept = self.kept  # until this is over, whoever lets go of it
+            kept = [self.kept]  # until this is over, whoever lets go of it
             back = self._saved(arrays)
             shown = MISS if back is None else self._first(players[0], arrays)
             if shown is MISS:
                 return MISS
         try:
             for live, player in zip(self._lives, players[1:], strict=True):
-                shown = (
-                    MISS
-                    if not _goes_on(live, shown)
-                    else _locked(device.lock, player, arrays)
-                )
+                function = live.held()
+                if function is None or not _goes_on(live, function, shown):
+                    shown = MISS
+                    break
+                with device.lock:
+                    shown = player(*arrays)
+                    if live.writes and shown is MISS:
+                        shown = self._decided(arrays, kept)
                 if shown is MISS:
                     break
         finally:
@@ -219,9 +231,33 @@ class FastChain(FastReplay):
                 self.recordings.leave(self.node, self._beyond)
                 for each in back if back and shown is MISS else ():
                     each()
-        del kept
+        kept.clear()
         self._went(began, strayed=shown is MISS)
         return shown
+
+    def _decided(self, arrays: Sequence[Any], kept: list[Kept | None]) -> Any:
+        """Replay the last part where C does not, from what those in front have made."""
+        recordings, link = self.recordings, self.node.chain[-1]
+        (mine,), last_call = kept, self.last_call
+        lows = last_call.whereabouts(arrays)
+        given = None if lows is None else last_call.given(arrays, lows)
+        found = self._read(self._seen.latest() or ())
+        if mine is None or given is None or found is None:
+            raise InternalError("the arguments of a call are what they were")
+        made = mine.storages[: self.behind[-1].carried]
+        # The pages of what the last part makes are nobody's then.
+        self.let_go()
+        kept.clear()
+        del mine
+        recordings.device.returns.drain_dropped()
+        given = carry(given, made, ())
+        if link.idle:
+            return give(recordings, link.part, given, made)
+        done = replay(recordings, link.part, given, found, made)
+        for slot, value in zip(link.bound, done.values, strict=True):
+            slot.write(value)
+        expect(link.part, link.bound, done.values)
+        return done.result
 
     def _first(self, player: Callable[..., Any], arrays: Sequence[Any]) -> Any:
         """Return what the first part shows, and hold what it uses; or `MISS`."""
@@ -264,16 +300,15 @@ class FastChain(FastReplay):
         self._notes.append((began, perf_counter_ns() - began))
 
 
-def _locked(lock: Any, player: Callable[..., Any], arrays: Sequence[Any]) -> Any:
-    with lock:
-        return player(*arrays)
+def _goes_on(live: Live, function: Callable[..., Any], shown: Any) -> bool:
+    """Run an eager region; return whether it gave what it is to give.
 
-
-def _goes_on(live: Live, shown: Any) -> bool:
-    """Run an eager region; return whether it gave what it is to give."""
-    function = live.held()
-    if function is None:
-        return False
+    What one that writes raises ends the call.
+    """
+    if live.writes:
+        with live.manner():
+            function(*shown)
+        return True
     try:
         with live.manner():
             result = function(*shown)
@@ -285,13 +320,15 @@ def _goes_on(live: Live, shown: Any) -> bool:
 
 
 def _written_before(node: Node) -> tuple[int, ...]:
-    """Return which places of a call parts write before its last region.
+    """Return which places of a call parts write before the last region that reads.
 
     Behind those of its arguments are those that the function reads. What parts before
     have made, which is between them, nobody else sees.
     """
     given, found = node.argument_places, set[int]()
-    for link in node.chain[:-1]:
+    live = node.chain[-2].live
+    behind = 2 if live is not None and live.writes else 1
+    for link in node.chain[:-behind]:
         count = link.part.argument_places
         written = (i for i, is_written in link.part.used if is_written)
         found |= {
@@ -303,17 +340,23 @@ def _written_before(node: Node) -> tuple[int, ...]:
 
 
 def _is_little(node: Node) -> bool:
-    """Return whether what parts write before the last region can be saved each time."""
+    """Return whether what calls that stray put back can be saved each time."""
     written = _written_before(node)
     alone = len(node.ambient.arrays) == len(node.places) - node.argument_places
     size = sum(node.places[i].size for i in written)
     return not written or (alone and len(written) <= _FEW and size <= _LITTLE)
 
 
+def _is_last(live: Live, last: Link) -> bool:
+    """Return whether no call goes another way behind a region that writes."""
+    in_arguments = any(type(slot.root) is str for slot in last.bound)
+    return live.alone and not (live.caught or live.within or in_arguments)
+
+
 def _is_told(link: Link) -> bool:
     """Return whether a region returned one plain value, which says all, or None."""
     live = link.live
-    if live is None or live.writes or live.shared or not live.flat:
+    if live is None or live.shared or not live.flat:
         return False
     alone = isinstance(live.key, tuple) and len(live.key) == 1
     return live.key is None or alone

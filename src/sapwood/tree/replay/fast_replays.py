@@ -102,6 +102,22 @@ class FastReplays(ReplaysState):
         known = (fast.keep for fast in self._ready if fast.node is node)
         return next(known, bool)
 
+    def before(self, call: Call, found: Found) -> None:
+        """Have C play a chain from its next turn on, if it could not so far.
+
+        Then nobody has its pages, as now, where it is about to be replayed.
+        """
+        known = next((each for each in self._ready if each.node is found.node), None)
+        if not isinstance(known, FastChain) or known.alike is None or known.kept:
+            return
+        arrays, slots = (
+            known.last_call.arrays(call.leaves),
+            self._cache.bound[known.node],
+        )
+        if known.arm(arrays, known.alike, slots):
+            self._list()
+        known.rest()
+
     def learn(
         self, call: Call, found: Found, values: Sequence[Any] | None = None
     ) -> None:
@@ -144,6 +160,9 @@ class FastReplays(ReplaysState):
         armed = False
         if known is not None and values is not None:
             arrays = known.last_call.arrays(call.leaves)
+            if isinstance(known, FastChain):
+                one = dict[int, object]()
+                known.alike = [one.setdefault(id(each), object()) for each in values]
             armed = known.arm(arrays, values, self._cache.bound[node])
         if armed or last_call is not None:
             self._list()

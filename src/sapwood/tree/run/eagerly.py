@@ -205,7 +205,7 @@ class Eagerly:
     ) -> type[changes.Repeated] | UnionType:
         """Return which writes replays are to repeat."""
         apart = watching.asks and not watching.as_captured
-        if watching.writes and not apart:
+        if watching.sees and not apart:
             # Behind an eager region, nobody would know how to take back a sum. One in
             # front of a question may be none of the capture's.
             return changes.BoundArray
@@ -251,6 +251,7 @@ class Eagerly:
             captured=watching.as_captured,
             branches=watching.branches,
             writes=watching.writes,
+            sees=watching.sees,
             added=taking.added(live.changes, self._is_array),
         )
 

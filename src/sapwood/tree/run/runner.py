@@ -217,6 +217,7 @@ class Runner:
 
         Return why not, where that could not be put back.
         """
+        self.fast_replays.before(call, found)
         passage = Passage(self.recordings, found, call, self.parameters, self.cache)
         if not self.options.fullgraph:
             error = passage.prepare()

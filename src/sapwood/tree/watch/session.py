@@ -53,7 +53,11 @@ class EagerRegion(Protocol):
 
     @property
     def writes(self) -> bool:
-        """Whether it may write arrays, or change anything else."""
+        """Whether it may write arrays."""
+
+    @property
+    def sees(self) -> bool:
+        """Whether it may look at, keep or change what else the function has."""
 
 
 Broken: TypeAlias = tuple[int, str, str, str]
@@ -144,7 +148,8 @@ class Session:
     as around eager regions. A session that ``rehearses``, as warm-ups do, finds nothing
     unrecordable from then on: only a capture does. ``as_captured`` is the answer, where
     none is on. One ``branches`` where a region returned plain values, which what
-    follows may go by; it ``writes`` where one ran that may have changed anything. The
+    follows may go by; it ``writes`` where one ran that may have written arrays, and one
+    ``sees`` it where it may have found, kept or changed anything of the function's. The
     exception that was ``handled`` where the call began, regions find in replays, too.
     ``exactly`` ends that numbers listen to what is asked of them, where they do.
     """
@@ -173,6 +178,7 @@ class Session:
     breaks: list[Broken] = field(default_factory=list)
     branches: bool = False
     writes: bool = False
+    sees: bool = False
     _refused: int = 0
     handled: BaseException | None = field(default_factory=sys.exception)
     exactly: Callable[[], object] = bool
@@ -237,13 +243,14 @@ class Session:
         self.breaks.append((len(self.ops), part.name, passed, returned))
         self.branches |= branches
         self.writes |= part.writes
+        self.sees |= part.sees
 
     def live(
         self, part: EagerRegion, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run an eager region, which the function has come to."""
-        if part.writes:
-            self._check_writing(part)
+        if part.sees:
+            self._check_seeing(part)
         if self.between is not None:
             return self.between(part, args, kwargs)
         self.refuse(
@@ -253,7 +260,7 @@ class Session:
         )
         return None
 
-    def _check_writing(self, part: EagerRegion) -> None:
+    def _check_seeing(self, part: EagerRegion) -> None:
         self.exactly()  # it may ask what nobody would hear
         error = sys.exception()
         if error is not self.handled:
@@ -360,9 +367,9 @@ class Warm:
     ``ops`` are digests of the ops, addresses left out; ``stays`` the allocations, by
     their order, that outlived the function or were alive when an eager region ran;
     ``told`` the plain values in the result; ``breaks``, ``room``, ``asks``,
-    ``branches`` and ``writes`` as in `Session`; ``code`` what tells compiled code
-    apart; ``thread`` the one that it ran on. One that is of a capture was ``captured``.
-    ``added`` tells what the function has added to numbers and lists.
+    ``branches``, ``writes`` and ``sees`` as in `Session`; ``code`` what tells compiled
+    code apart; ``thread`` the one that it ran on. One that is of a capture was
+    ``captured``. ``added`` tells what the function has added to numbers and lists.
     """
 
     ops: tuple[bytes, ...]
@@ -375,6 +382,7 @@ class Warm:
     captured: bool = False
     branches: bool = False
     writes: bool = False
+    sees: bool = False
     added: tuple[Hashable, ...] = ()
     thread: ref[Thread] = field(
         default_factory=lambda: ref(current_thread()), compare=False
