@@ -41,6 +41,7 @@ class Eager:
     """
 
     writes = sees = True
+    shown = None
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         functools.update_wrapper(self, fn)
@@ -77,6 +78,7 @@ class _Method:
     """An eager region bound to an object, which it keeps alive as a method does."""
 
     writes = sees = True
+    shown = None
 
     def __init__(self, part: Eager, instance: Any) -> None:
         self.__self__, self._part = instance, part

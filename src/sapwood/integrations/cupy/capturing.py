@@ -231,8 +231,15 @@ def _product(original: Original, a: Any, b: Any) -> Any:
     return _matmul(lambda *_: original(a, b), a, b)
 
 
-_READING: Final = Reading("x.get()", lambda array: bits_of(array.get()))
-"""What floats, masks and all else that CuPy wants of an array on the host come to."""
+def _read(array: Any) -> Any:
+    """Give what floats, masks and all else that CuPy wants on the host come to."""
+    return bits_of(array.get())
+
+
+def _filled(dtype: Any, shape: tuple[int, ...], order: str, bits: Any) -> Any:
+    host = np.empty(shape, dtype, "F" if order == "F" else "C")
+    fill(host, bits)
+    return host
 
 
 def _get(
@@ -249,9 +256,8 @@ def _get(
     if watching is None or partly or not watching.may_read(array.nbytes):
         return original(array, stream, order, out, blocking)
     by_columns = order != "C" and array.flags.f_contiguous
-    host = np.empty(array.shape, array.dtype, "F" if by_columns else "C")
-    fill(host, watching.live(_READING, (array,), {}))
-    return host
+    shown = partial(_filled, array.dtype, array.shape, "F" if by_columns else "C")
+    return shown(watching.live(Reading("x.get()", _read, shown), (array,), {}))
 
 
 def _solver(name: str) -> Replacement:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Callable
-from functools import lru_cache
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -58,9 +58,18 @@ def upload(kind: type[A], device: Device, host: Any) -> A:
     return array
 
 
-@lru_cache(maxsize=64)
-def _reading(what: str) -> Reading:
-    return Reading(what, lambda array: bits_of(_host(array)))
+def _read(array: Faced) -> Any:
+    return bits_of(_host(array))
+
+
+def _filled(
+    dtype: np.dtype[Any], shape: tuple[int, ...], strides: tuple[int, ...], bits: Any
+) -> layouts.Array:
+    """Return an array on the host that has these bits."""
+    like = as_strided(np.empty(1, dtype), shape, strides)
+    host = np.empty_like(like, order="K")
+    fill(host, bits)
+    return host
 
 
 def download(array: Faced, what: str, remedy: str = READ_OUTSIDE) -> layouts.Array:
@@ -75,10 +84,8 @@ def download(array: Faced, what: str, remedy: str = READ_OUTSIDE) -> layouts.Arr
     if remedy is TELL or not watching.may_read(array.nbytes):
         watching.refuse(f"{what} needs a value on the host", remedy)
         return _host(array)
-    like = as_strided(np.empty(1, array.dtype), array.shape, array.strides)
-    host = np.empty_like(like, order="K")
-    fill(host, watching.live(_reading(what), (array,), {}))
-    return host
+    shown = partial(_filled, array.dtype, array.shape, array.strides)
+    return shown(watching.live(Reading(what, _read, shown), (array,), {}))
 
 
 def _host(array: Faced) -> layouts.Array:

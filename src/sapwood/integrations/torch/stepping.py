@@ -80,7 +80,7 @@ class _Step:
     """
 
     # What else it changes is the optimizer's own: its counts, and the means it keeps.
-    writes, sees = True, False
+    writes, sees, shown = True, False, None
     runs: Callable[..., Any] = bytes  # it is passed all arrays
 
     def __init__(self, optimizer: Any) -> None:

@@ -371,7 +371,7 @@ class Watcher(Mode):
             return (*result,) if isinstance(result, tuple) else result
 
         name = _READS.get(op.packet, f"torch.{op.packet.__name__}")
-        part, tensors = reading_of(name, read, args, given, torch.is_tensor)
+        part, tensors = reading_of(name, read, args, given, torch.is_tensor, _unpacked)
         result = _unpacked(self.session.live(part, tensors, {}))
         if not self._captures:
             self._made_now(result)

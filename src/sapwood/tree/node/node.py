@@ -17,6 +17,7 @@ from sapwood.tree.call.signature import Whereabouts
 from sapwood.tree.guards import Ambient, Slot
 from sapwood.tree.node.copy_out import Ferry
 from sapwood.tree.node.outputs import Outputs
+from sapwood.tree.node.passed_on import PassedOn
 from sapwood.units import Addr, Mask, Size
 
 Shared = tuple[tuple[int, int] | None, ...]
@@ -191,6 +192,7 @@ class Live:
     arrays, one that ``sees`` found, kept or changed whatever the function has. One that
     writes is ``alone`` where it sees nothing, is passed all that the function had
     written by then, and binds that itself if it raises: nothing is undone behind it.
+    What it returns may only be ``passed_on``.
     """
 
     name: str
@@ -207,6 +209,7 @@ class Live:
     writes: bool
     sees: bool
     alone: bool
+    passed_on: PassedOn | None
     done: tuple[str, Sequence[bytes]]
     where: str | None
 

@@ -15,14 +15,20 @@ TELL: Final = (
 class Reading:
     """Reads on the host, as an eager region that is called as the user asked.
 
-    What ``read`` returns of the arrays is plain values, or arrays beside some.
+    What ``read`` returns of the arrays is plain values, or arrays beside some, and
+    ``shown`` makes of that what the framework gives to the function.
     """
 
     runs: Callable[..., Any] = bytes  # it names no array
     writes = sees = False
 
-    def __init__(self, name: str, read: Callable[..., Any]) -> None:
-        self.name, self._read = name, read
+    def __init__(
+        self,
+        name: str,
+        read: Callable[..., Any],
+        shown: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.name, self._read, self.shown = name, read, shown
 
     def __call__(self, *arrays: Any) -> Any:
         return self._read(*arrays)
@@ -38,13 +44,14 @@ def reading_of(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     is_array: Callable[[Any], bool],
+    shown: Callable[[Any], Any] | None = None,
 ) -> tuple[Reading, tuple[Any, ...]]:
     """Return a call as an eager region, and the arrays that it is passed.
 
     The region holds all other arguments, and none of the arrays.
     """
     if not kwargs and all(map(is_array, args)):
-        return Reading(name, fn), args  # as most are: nothing is taken apart
+        return Reading(name, fn, shown), args  # as most are: nothing is taken apart
     leaves, structure = flatten((args, dict(kwargs)), is_array)
     others = [None if is_array(leaf) else (leaf,) for leaf in leaves]
 
@@ -54,4 +61,4 @@ def reading_of(
         own, named = unflatten(structure, given)
         return fn(*own, **named)
 
-    return Reading(name, read), tuple(filter(is_array, leaves))
+    return Reading(name, read, shown), tuple(filter(is_array, leaves))

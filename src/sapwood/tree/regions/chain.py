@@ -26,6 +26,7 @@ from sapwood.tree.choose.admit import explain, rejects, sharing
 from sapwood.tree.choose.function_cache import Found, FunctionCache, ambient_arrays
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.node.node import Link, Live, Node, Undone
+from sapwood.tree.node.passed_on import PassedOn, filled
 from sapwood.tree.regions import crossing
 from sapwood.tree.regions.branches import branches
 from sapwood.tree.regions.rerun import Begun
@@ -133,6 +134,8 @@ def _may_stray(link: Link, following: Link) -> bool:
     live = link.live
     if live is None or live.caught or live.within:
         return True
+    if live.passed_on is not None:
+        return False
     ends = following.idle and live.drops and live.flat
     return live.key is not None or not (ends or live.alone)
 
@@ -167,6 +170,7 @@ class Passage:
         self._bound: Sequence[Array] = ()
         self._known: dict[str, Array] = {}
         self._shown: Any = None
+        self._passed: list[tuple[PassedOn, Any]] = []
 
     @property
     def breaks(self) -> tuple[Broken, ...]:
@@ -245,7 +249,7 @@ class Passage:
                 self._cross(live, region)
                 region += 1
             self.begun = None  # it has what regions were passed
-            return self._shown  # noqa: TRY300 - what is shown is let go of at the end
+            return filled(self._shown, self._passed)  # let go of at the end
         except Midway:
             raise
         except BaseException:
@@ -301,8 +305,16 @@ class Passage:
         is_last = following.idle and live.key is None and live.drops
         result = None if is_last else result
         got = crossing.returned(
-            live.name, result, passed, carried, integration, is_last=is_last
+            live.name,
+            result,
+            passed,
+            carried,
+            integration,
+            is_last=is_last,
+            passed_on=live.passed_on is not None,
         )
+        if live.passed_on is not None:
+            self._passed.append((live.passed_on, live.passed_on.shown(result)))
         if got.refused:
             raise Midway(got.refused, remedy=crossing.REMEDY)
         self._crossed.append((live, got))
@@ -467,7 +479,7 @@ class Passage:
             release(recordings.leases.crossed, self.made)
             # The traceback of an error may hold this, which is not to hold arrays.
             self.made, self._new, self._bound, self._shown = [], [], [], None
-            self._known = {}
+            self._known, self._passed = {}, []
             self.carried = self.given = self.ambient
             self._found = self.ambient, self.node.ambient
             self.args, self.kwargs = (), {}

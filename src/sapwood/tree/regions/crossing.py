@@ -323,6 +323,7 @@ class Returned(NamedTuple):
 
 
 _NOTHING: Final = Returned(NONE, None, (), (), "None", "", False)
+_PASSED_ON: Final = Returned(NONE, "passed on", (), (), "a value", "", False)
 
 
 def _is_value(value: Any, integration: Integration) -> bool:
@@ -345,15 +346,19 @@ def returned(
     *,
     is_last: bool = False,
     strict: bool = False,
+    passed_on: bool = False,
 ) -> Returned:
     """Describe the result of an eager region; ``carried`` is what it may be part of.
 
     Behind a region that ``is_last`` the function only returns: what that has changed
     in place nobody goes on with. Where calls may not run eagerly, which is ``strict``,
-    no plain value is taken: another one could come.
+    no plain value is taken: another one could come. Of one that is only ``passed_on``
+    nothing is told.
 
     Raises `StaleOutput` for an array that was revoked.
     """
+    if passed_on:
+        return _PASSED_ON
     stays = is_last or not passed.reshaped()
     if result is None and stays and not passed.changed():
         return _NOTHING

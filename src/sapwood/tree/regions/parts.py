@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial, reduce
@@ -48,6 +48,7 @@ from sapwood.tree.nests.containers import arrays_in
 from sapwood.tree.node.copy_out import ferries
 from sapwood.tree.node.node import Link, Live, Node, PlaceUse
 from sapwood.tree.node.outputs import Bytes, Outputs, analyse, each_anew
+from sapwood.tree.node.passed_on import emptied, filled
 from sapwood.tree.record.accounts import memos_of, outliving, read, stray
 from sapwood.tree.record.adopted import MORE, ROOM, TRIES, is_spoilt
 from sapwood.tree.record.build import LinkSpec, build
@@ -75,6 +76,7 @@ from sapwood.tree.record.taking import (
 )
 from sapwood.tree.regions import crossing
 from sapwood.tree.regions.chain import answer_for_all
+from sapwood.tree.regions.flow import passed_on
 from sapwood.tree.regions.frame import Frame
 from sapwood.tree.regions.rerun import Begun, Rerun
 from sapwood.tree.replay.replay import replay
@@ -318,8 +320,15 @@ class _Parts:
         if session.unrecordable is not None:
             self.device.driver.destroy_graph(captured.graph)
             raise session.unrecordable.anew()
-        node = self._end(captured.graph, captured.result, last=True)
+        passed = session.passed_on
+        shown = emptied(captured.result, passed)
+        if shown is None:
+            self.unfit = "what it passes on is not what a region has returned"
+        node = self._end(captured.graph, *(shown or (captured.result,)), last=True)
         result, self.gives = self.gives, None
+        if shown is not None:
+            values = ((each, each.shown(value)) for each, value in passed)
+            result = filled(result, values)
         # Regions run without the lock, so that other warm-ups may have come since.
         order.specialization.warm = self.warm
         other = outcome_of(self.warm, session, node.outputs, self.added)
@@ -788,6 +797,7 @@ class _Parts:
         caught, within = crossing.caught_at(run, users=not part.sees)
         self.returns = crossing.only_returns(run)
         told = crossing.Passed(args, kwargs, self.recordings.integration).text()
+        goes = passed_on(part, run)
         crossing.refuse_manner(part.name, manner, self.outside, self.session)
         live = partial(
             Live,
@@ -799,6 +809,7 @@ class _Parts:
             where=user_line(),
             writes=part.writes,
             sees=part.sees,
+            passed_on=goes,
             drops=crossing.drops_result(run),
         )
         with framework.resting():
@@ -848,7 +859,7 @@ class _Parts:
                 capture.resume(self.ranges[-1])
 
     def _cross(
-        self, part: EagerRegion, told: str, live: Callable[..., Live]
+        self, part: EagerRegion, told: str, live: partial[Live]
     ) -> tuple[Any, Caught | None]:
         """Run a region, and note what the next part may use of what there is now.
 
@@ -915,12 +926,13 @@ class _Parts:
         self,
         part: EagerRegion,
         told: str,
-        live: Callable[..., Live],
+        live: partial[Live],
         passed: crossing.Passed,
         result: Any,
     ) -> None:
         """Note a region's result, and what replays are to know of the region."""
         name, integration, link = part.name, self.recordings.integration, self.links[-1]
+        goes = live.keywords["passed_on"]
         got = crossing.returned(
             name,
             result,
@@ -929,8 +941,11 @@ class _Parts:
             integration,
             is_last=self.returns,
             strict=not self.order.tolerant,
+            passed_on=goes is not None,
         )
-        self.session.broken(part, told, got.kind, branches=got.branches)
+        self.session.broken(
+            part, told, got.kind, branches=got.branches, passed_on=(goes, result)
+        )
         self._check(name, got, passed)
         link.part.outputs = outputs = crossing.hold_weakly(link.part.outputs)
         inside = crossing.made_inside(name, outputs, self.call.leaves, self.before)

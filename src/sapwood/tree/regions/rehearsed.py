@@ -22,6 +22,7 @@ from sapwood.tree.regions.crossing import (
     returned,
     told_later,
 )
+from sapwood.tree.regions.flow import passed_on
 from sapwood.tree.regions.rerun import Begun, Rerun
 from sapwood.tree.watch.session import (
     Between,
@@ -109,6 +110,7 @@ class Rehearsed:
         session, framework = self._session, self._device.framework
         refuse_manner(part.name, framework.manner(), self._outside, session)
         returns = only_returns(warm_up.__code__)
+        goes = passed_on(part, warm_up.__code__)
         with framework.resting():
             found = None
             if part.sees:
@@ -144,13 +146,20 @@ class Rehearsed:
                 self._integration,
                 is_last=returns,
                 strict=not session.tolerant,
+                passed_on=goes is not None,
             )
         if got.refused:
             self._refuse(CaptureError(got.refused, remedy=REMEDY))
         changed = None if returns else changed_by(asked, part.name)
         if changed is not None:
             self._refuse(changed)
-        session.broken(part, passed.text(), got.kind, branches=got.branches)
+        session.broken(
+            part,
+            passed.text(),
+            got.kind,
+            branches=got.branches,
+            passed_on=(goes, result),
+        )
         return result
 
     def bound(self) -> list[tuple[Slot, Any]]:

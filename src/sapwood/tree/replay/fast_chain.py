@@ -2,8 +2,8 @@
 
 Only where parts write little before the last region that reads, which is saved: so a
 call that goes another way, or does not fit in the middle, leaves nothing that anybody
-could see. It is begun again, and decided. One region that writes may come last: behind
-it no call goes another way, and what does not fit there is replayed as it is decided.
+could see. It is begun again, and decided. Behind a region that writes no call goes
+another way, and what does not fit there is replayed as it is decided.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from sapwood.tree.guards.steps import GuardProgram
 from sapwood.tree.nests.containers import constant_key
 from sapwood.tree.node.node import Link, Live, Node
 from sapwood.tree.node.outputs import Carried
+from sapwood.tree.node.passed_on import PassedOn, filled
 from sapwood.tree.record.preserve import Preserved
 from sapwood.tree.replay.binding import expect
 from sapwood.tree.replay.compiled import MISS
@@ -124,8 +125,7 @@ class FastChain(FastReplay):
         lives = [link.live for link in front if link.live is not None]
         return (
             not node.asks
-            and not any(live.writes for live in lives[:-1])
-            and (not lives[-1].writes or _is_last(lives[-1], last))
+            and _can_end(lives, last)
             and all(link.part.ambient is node.ambient for link in links)
             and not any(link.part.revokes for link in links)
             and not any(link.part.ferries for link in front)
@@ -212,16 +212,20 @@ class FastChain(FastReplay):
             shown = MISS if back is None else self._first(players[0], arrays)
             if shown is MISS:
                 return MISS
+        passed: list[tuple[PassedOn, Any]] = []
+        decided: _Decided | None = None
+        wrote = False
         try:
-            for live, player in zip(self._lives, players[1:], strict=True):
-                function = live.held()
-                if function is None or not _goes_on(live, function, shown):
+            for k, live in enumerate(self._lives):
+                wrote |= live.writes
+                if not _goes_on(live, shown, passed, ends=wrote):
                     shown = MISS
                     break
                 with device.lock:
-                    shown = player(*arrays)
-                    if live.writes and shown is MISS:
-                        shown = self._decided(arrays, kept)
+                    shown = MISS if decided else players[k + 1](*arrays)
+                    if wrote and shown is MISS:
+                        decided = decided or _Decided(self, k, arrays, kept)
+                        shown = decided.replay(k)
                 if shown is MISS:
                     break
         finally:
@@ -233,31 +237,11 @@ class FastChain(FastReplay):
                     each()
         kept.clear()
         self._went(began, strayed=shown is MISS)
-        return shown
+        return shown if shown is MISS else filled(shown, passed)
 
-    def _decided(self, arrays: Sequence[Any], kept: list[Kept | None]) -> Any:
-        """Replay the last part where C does not, from what those in front have made."""
-        recordings, link = self.recordings, self.node.chain[-1]
-        (mine,), last_call = kept, self.last_call
-        lows = last_call.whereabouts(arrays)
-        given = None if lows is None else last_call.given(arrays, lows)
-        found = self._read(self._seen.latest() or ())
-        if mine is None or given is None or found is None:
-            raise InternalError("the arguments of a call are what they were")
-        made = mine.storages[: self.behind[-1].carried]
-        # The pages of what the last part makes are nobody's then.
-        self.let_go()
-        kept.clear()
-        del mine
-        recordings.device.returns.drain_dropped()
-        given = carry(given, made, ())
-        if link.idle:
-            return give(recordings, link.part, given, made)
-        done = replay(recordings, link.part, given, found, made)
-        for slot, value in zip(link.bound, done.values, strict=True):
-            slot.write(value)
-        expect(link.part, link.bound, done.values)
-        return done.result
+    def found(self) -> Arrays | None:
+        """Return where the arrays are that the call in progress has read."""
+        return self._read(self._seen.latest() or ())
 
     def _first(self, player: Callable[..., Any], arrays: Sequence[Any]) -> Any:
         """Return what the first part shows, and hold what it uses; or `MISS`."""
@@ -300,35 +284,87 @@ class FastChain(FastReplay):
         self._notes.append((began, perf_counter_ns() - began))
 
 
-def _goes_on(live: Live, function: Callable[..., Any], shown: Any) -> bool:
+class _Decided:
+    """Replays the parts that C does not, behind a region that nobody can undo.
+
+    ``number`` is that of the first. It goes on from what parts in front have made.
+    """
+
+    def __init__(
+        self,
+        fast: FastChain,
+        number: int,
+        arrays: Sequence[Any],
+        kept: list[Kept | None],
+    ) -> None:
+        self._recordings, self._chain = fast.recordings, fast.node.chain
+        (mine,), last_call = kept, fast.last_call
+        lows = last_call.whereabouts(arrays)
+        given = None if lows is None else last_call.given(arrays, lows)
+        found = fast.found()
+        if mine is None or given is None or found is None:
+            raise InternalError("the arguments of a call are what they were")
+        self._made = [*mine.storages[: fast.behind[number].carried]]
+        self._given, self._found = carry(given, self._made, ()), found
+        # The pages of what these parts make are nobody's then.
+        fast.let_go()
+        kept.clear()
+        del mine
+        fast.recordings.device.returns.drain_dropped()
+
+    def replay(self, number: int) -> Any:
+        """Return what the part behind the region of that number shows."""
+        recordings, link = self._recordings, self._chain[number + 1]
+        if link.idle:
+            return give(recordings, link.part, self._given, self._made)
+        done = replay(recordings, link.part, self._given, self._found, self._made)
+        if link.live is not None:
+            self._made += done.storages
+            self._given = carry(self._given, done.storages, ())
+            args, _ = done.result
+            return args
+        for slot, value in zip(link.bound, done.values, strict=True):
+            slot.write(value)
+        expect(link.part, link.bound, done.values)
+        return done.result
+
+
+def _goes_on(
+    live: Live, shown: Any, passed: list[tuple[PassedOn, Any]], *, ends: bool
+) -> bool:
     """Run an eager region; return whether it gave what it is to give.
 
-    What one that writes raises ends the call.
+    What it returns may be ``passed`` on. If nobody can undo what was done by then, what
+    it raises ``ends`` the call.
     """
-    if live.writes:
-        with live.manner():
-            function(*shown)
-        return True
+    function = live.held()
+    if function is None:
+        return False
     try:
         with live.manner():
             result = function(*shown)
-    except Exception:  # noqa: BLE001 - the call is begun again, and raises it then
-        return False
+    except Exception:
+        if ends:
+            raise
+        return False  # the call is begun again, and raises it then
+    if live.passed_on is not None:
+        passed.append((live.passed_on, live.passed_on.shown(result)))
+        return True
     if result is None:
         return live.key is None
     return live.key == (constant_key(result),)
 
 
 def _written_before(node: Node) -> tuple[int, ...]:
-    """Return which places of a call parts write before the last region that reads.
+    """Return which places of a call parts write before a region where it may stray.
 
     Behind those of its arguments are those that the function reads. What parts before
     have made, which is between them, nobody else sees.
     """
     given, found = node.argument_places, set[int]()
-    live = node.chain[-2].live
-    behind = 2 if live is not None and live.writes else 1
-    for link in node.chain[:-behind]:
+    lives = [link.live for link in node.chain]
+    strays = (k for k, live in enumerate(lives, 1) if live and not _is_sure(live))
+    for link in node.chain[: max(strays, default=0)]:
         count = link.part.argument_places
         written = (i for i, is_written in link.part.used if is_written)
         found |= {
@@ -339,6 +375,11 @@ def _written_before(node: Node) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
+def _is_sure(live: Live) -> bool:
+    """Return whether no call goes another way behind a region."""
+    return live.writes or live.passed_on is not None
+
+
 def _is_little(node: Node) -> bool:
     """Return whether what calls that stray put back can be saved each time."""
     written = _written_before(node)
@@ -347,10 +388,17 @@ def _is_little(node: Node) -> bool:
     return not written or (alone and len(written) <= _FEW and size <= _LITTLE)
 
 
-def _is_last(live: Live, last: Link) -> bool:
+def _can_end(lives: Sequence[Live], last: Link) -> bool:
     """Return whether no call goes another way behind a region that writes."""
+    wrote = False
+    for live in lives:
+        if live.caught or live.within or (wrote and live.passed_on is None):
+            return not any(each.writes for each in lives)
+        if live.writes and not live.alone:
+            return False
+        wrote |= live.writes
     in_arguments = any(type(slot.root) is str for slot in last.bound)
-    return live.alone and not (live.caught or live.within or in_arguments)
+    return not (wrote and in_arguments)
 
 
 def _is_told(link: Link) -> bool:
@@ -359,7 +407,7 @@ def _is_told(link: Link) -> bool:
     if live is None or live.shared or not live.flat:
         return False
     alone = isinstance(live.key, tuple) and len(live.key) == 1
-    return live.key is None or alone
+    return live.key is None or alone or live.passed_on is not None
 
 
 def _is_plain(link: Link) -> bool:

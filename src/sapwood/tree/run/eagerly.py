@@ -25,6 +25,7 @@ from sapwood.tree.nests.containers import arrays_in
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.objects import told
 from sapwood.tree.node.outputs import analyse
+from sapwood.tree.node.passed_on import emptied
 from sapwood.tree.record import taking
 from sapwood.tree.record.host_data import lasting
 from sapwood.tree.record.repeated import Reordered
@@ -120,6 +121,8 @@ class Eagerly:
         # the function never be recorded. Then it computes in captures, too.
         if not specialization.remembers and (cached.fuller() or self._fills(live)):
             watching.prepares = specialization.remembers = True
+        shown = emptied(watched.result, watching.passed_on)
+        watching.prepares |= shown is None
         error = self._found(watching, watched, live, before) or self._clock(before)
         if self.notes(error) and not watching.breaks:
             self.call_log.warmed_up(call)
@@ -128,7 +131,7 @@ class Eagerly:
             self._lease_loosely(watched, watching)
             specialization.warm = None
             if error is None and not watching.prepares:
-                specialization.warmed(self._shown(watching, watched, live))
+                specialization.warmed(self._shown(watching, watched, live, shown))
             if error is None:
                 self.call_log.warmed_up(call)
                 self.skips.settled(call)
@@ -233,17 +236,23 @@ class Eagerly:
             return None
         return CaptureError(
             f"the function may read a clock, {path}, which no replay would read again",
-            remedy="Read it outside the graphed function, or in one marked with "
+            remedy="Read it outside the graphed function, or in one emptied with "
             "@sw.eager",
         )
 
-    def _shown(self, watching: Session, watched: Watched, live: Rehearsed) -> Warm:
+    def _shown(
+        self,
+        watching: Session,
+        watched: Watched,
+        live: Rehearsed,
+        shown: tuple[Any] | None,
+    ) -> Warm:
         # Only constants means that nobody tells warm-ups of ops. Digests of them would
         # never agree with those of a capture, which is told of all.
         return Warm(
             watching.digests() if watching.has_ops() else (),
             watched.stays | live.crossing,
-            told(watched.result, self._is_array),
+            told(watched.result if shown is None else shown[0], self._is_array),
             tuple(watching.breaks),
             watching.room,
             frozenset(name for name, _ in watching.code),

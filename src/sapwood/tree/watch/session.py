@@ -23,6 +23,7 @@ from sapwood.memory.storage import Storage
 from sapwood.surroundings import follow
 from sapwood.tree.guards.standard import BYTES
 from sapwood.tree.node.objects import Told
+from sapwood.tree.node.passed_on import PassedOn
 from sapwood.units import Addr, Size
 
 _PACKAGES = ("cupy", "cupy_backends", "cupyx", "numpy", "torch", "triton")
@@ -43,6 +44,10 @@ class EagerRegion(Protocol):
         """What messages call it."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    @property
+    def shown(self) -> Callable[[Any], Any] | None:
+        """What makes of its result what the function's code gets, if that is known."""
 
     def held(self) -> Callable[[], Callable[..., Any] | None]:
         """Return a weak reference to the function, and to what it is a method of."""
@@ -151,6 +156,7 @@ class Session:
     follows may go by; it ``writes`` where one ran that may have written arrays, and one
     ``sees`` it where it may have found, kept or changed anything of the function's. The
     exception that was ``handled`` where the call began, regions find in replays, too.
+    What regions return that is only ``passed_on`` is noted beside how.
     ``exactly`` ends that numbers listen to what is asked of them, where they do.
     """
 
@@ -179,6 +185,7 @@ class Session:
     branches: bool = False
     writes: bool = False
     sees: bool = False
+    passed_on: list[tuple[PassedOn, Any]] = field(default_factory=list)
     _refused: int = 0
     handled: BaseException | None = field(default_factory=sys.exception)
     exactly: Callable[[], object] = bool
@@ -237,9 +244,22 @@ class Session:
         )
 
     def broken(
-        self, part: EagerRegion, passed: str, returned: str, *, branches: bool
+        self,
+        part: EagerRegion,
+        passed: str,
+        returned: str,
+        *,
+        branches: bool,
+        passed_on: tuple[PassedOn | None, Any] = (None, None),
     ) -> None:
-        """Note that an eager region ran, on what and with what result, as text."""
+        """Note that an eager region ran, on what and with what result, as text.
+
+        Of one that is only passed on, there is the result besides.
+        """
+        goes, result = passed_on
+        if goes is not None:
+            self.passed_on.append((goes, result))
+            returned = f"{returned}, passed on to {goes.routes}"
         self.breaks.append((len(self.ops), part.name, passed, returned))
         self.branches |= branches
         self.writes |= part.writes

@@ -1,0 +1,396 @@
+"""Where a value goes that the host has read: what the bytecode behind the read says.
+
+A value that is only passed on, into the result, decides nothing: ``return
+loss.item()``. What may look at it, or keep it, is not told apart: then it decides.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+from itertools import count
+from operator import attrgetter
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Final, NamedTuple
+
+from sapwood.tree.node.passed_on import PassedOn, Route
+from sapwood.tree.watch.session import EagerRegion
+
+
+class Flow(NamedTuple):
+    """What becomes of a value that is only passed on.
+
+    It is ``shown`` as a call of ``float(x)`` or ``x.item()`` shows it, and found in
+    the result by ``routes``.
+    """
+
+    shown: Callable[[Any], Any]
+    routes: tuple[Route, ...]
+
+
+_OWN: Final = f"{Path(__file__).parents[2]}/"
+_MOST: Final = 2000
+"""So many instructions are followed behind one read."""
+
+_NUMBERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "complex": complex,
+    "float": float,
+    "int": int,
+}
+_METHODS: Final = frozenset({"get", "item", "tolist"})
+_PEEPERS: Final = frozenset(
+    {"_getframe", "currentframe", "dir", "eval", "exec", "locals", "stack", "vars"}
+)
+"""Names of what looks at the variables of its caller."""
+
+
+def passed_on(part: EagerRegion, stop: CodeType) -> PassedOn | None:
+    """Return how the function only passes on what a region is about to return.
+
+    It is called there, by code that ``stop`` has called. None where that may decide.
+    """
+    goes = None if part.shown is None else flow(stop)
+    if part.shown is None or goes is None:
+        return None
+    shown = partial(_in_turn, part.shown, goes.shown)
+    return PassedOn(goes.routes, shown)
+
+
+def _in_turn(
+    first: Callable[[Any], Any], then: Callable[[Any], Any], value: Any
+) -> Any:
+    return then(first(value))
+
+
+def flow(stop: CodeType) -> Flow | None:
+    """Return what becomes of what the user's code reads just now; None if it decides.
+
+    Frames are looked at up to the one that runs ``stop``.
+    """
+    frames = [*_frames(sys._getframe(1), stop)]  # noqa: SLF001 - made for this
+    while frames and _is_own(frames[0]):
+        del frames[0]
+    while frames and _is_own(frames[-1]):
+        frames.pop()
+    if not frames or any(map(_is_own, frames)):
+        return None
+    shown = _shown(frames[0])
+    routes: frozenset[Route] = frozenset({()})
+    for frame in frames if shown else ():
+        found = _routes(frame.f_code, frame.f_lasti, routes)
+        if found is None:
+            return None
+        routes = found
+    return None if shown is None else Flow(shown, tuple(sorted(routes, key=repr)))
+
+
+def _frames(frame: FrameType | None, stop: CodeType) -> Iterator[FrameType]:
+    while frame is not None and frame.f_code is not stop:
+        yield frame
+        frame = frame.f_back
+
+
+def _is_own(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(_OWN)
+
+
+# How it is read.
+
+
+def _shown(frame: FrameType) -> Callable[[Any], Any] | None:
+    """Return what the call that a frame is in makes of what is read, if known."""
+    name, is_method = _called(frame.f_code, frame.f_lasti)
+    if is_method:
+        return partial(_by_method, name) if name in _METHODS else None
+    number = _NUMBERS.get(name)
+    there = frame.f_globals.get(name, frame.f_builtins.get(name))
+    return number if there is getattr(builtins, name, None) else None
+
+
+def _by_method(name: str, value: Any) -> Any:
+    """Return what a method gives; a plain number is what ``x.item()`` gives already."""
+    method = getattr(value, name, None)
+    return value if method is None else method()
+
+
+@lru_cache(maxsize=512)
+def _called(code: CodeType, at: int) -> tuple[str, bool]:
+    """Return the name of what is called at an instruction, and if that is a method.
+
+    With no argument, or a function with one; else there is no name.
+    """
+    before = [op for op in _instructions(code) if op.offset <= at]
+    call = before.pop() if before else None
+    if call is None or call.opname not in {"CALL", "PRECALL"}:
+        return "", False
+    while before and before[-1].opname in _NOTHING:
+        before.pop()
+    if call.arg == 0 and before[-1].opname in {"LOAD_ATTR", "LOAD_METHOD"}:
+        return str(before[-1].argval), True
+    wanted = 3 if call.arg == 1 else 0
+    for op in reversed(before):
+        wanted -= _effect(op)
+        if op.opname == "LOAD_GLOBAL" and wanted == 0:
+            return str(op.argval), False
+        if wanted <= 0 or "JUMP" in op.opname:
+            break
+    return "", False
+
+
+# Where it goes.
+
+
+class _Entry(NamedTuple):
+    """What is on the stack: where the value is in it, and a constant, if it is one."""
+
+    routes: frozenset[Route] = frozenset()
+    constant: object = None
+
+
+_OTHER: Final = _Entry()
+_NOTHING: Final = frozenset(
+    {"CACHE", "EXTENDED_ARG", "KW_NAMES", "NOP", "NOT_TAKEN", "PRECALL", "RESUME"}
+)
+_LOADS: Final = frozenset(
+    {"LOAD_BUILD_CLASS", "LOAD_CLASSDEREF", "LOAD_CLOSURE", "LOAD_COMMON_CONSTANT"}
+    | {"LOAD_DEREF", "LOAD_FROM_DICT_OR_DEREF", "LOAD_GLOBAL", "LOAD_NAME", "PUSH_NULL"}
+)
+"""They push others, and take nothing."""
+_USES: Final = frozenset(
+    {"BINARY_OP", "BINARY_SLICE", "BINARY_SUBSCR", "BUILD_SET", "BUILD_SLICE"}
+    | {"BUILD_STRING", "CALL", "CALL_FUNCTION_EX", "CALL_INTRINSIC_1", "CALL_KW"}
+    | {"COMPARE_OP", "CONTAINS_OP", "CONVERT_VALUE", "FORMAT_SIMPLE", "FORMAT_VALUE"}
+    | {"FORMAT_WITH_SPEC", "IS_OP", "TO_BOOL", "UNARY_INVERT", "UNARY_NEGATIVE"}
+    | {"UNARY_NOT", "UNARY_POSITIVE"}
+)
+"""They take others, and push one."""
+_TAKES: Final = frozenset(
+    {"DELETE_ATTR", "DELETE_SUBSCR", "DICT_MERGE", "DICT_UPDATE", "LIST_EXTEND"}
+    | {"STORE_ATTR", "STORE_DEREF", "STORE_GLOBAL", "STORE_SUBSCR"}
+)
+"""They take others, and push nothing."""
+_ASKS: Final = "POP_JUMP_"
+
+
+_CALLS: Final = frozenset({"CALL", "CALL_FUNCTION_EX", "CALL_KW"})
+
+
+class _Deciding(Exception):
+    """What is done with the value may hang on it, or is not understood."""
+
+
+@lru_cache(maxsize=512)
+def _routes(
+    code: CodeType, at: int, routes: frozenset[Route]
+) -> frozenset[Route] | None:
+    """Return where in what a frame returns that is, which its call gives at ``at``.
+
+    ``routes`` are those by which it is in what the call gives. None if it may be looked
+    at, or be kept, or is elsewhere by other ways that the code may go.
+    """
+    if not _PEEPERS.isdisjoint(code.co_names):
+        return None
+    try:
+        return _Following(code).returned(at, routes)
+    except _Deciding:
+        return None
+
+
+class _Following:
+    """Follows a value from an instruction to where the code returns."""
+
+    def __init__(self, code: CodeType) -> None:
+        self._ops = _instructions(code)
+        self._numbers = {op.offset: i for i, op in enumerate(self._ops)}
+        self._left = _MOST
+
+    def returned(self, at: int, routes: frozenset[Route]) -> frozenset[Route]:
+        # Behind a call of Python's own the frame is at the cache of the instruction.
+        number = bisect_right(self._ops, at, key=attrgetter("offset")) - 1
+        if self._ops[number].opname == "PRECALL":
+            number = next(i for i in count(number) if self._ops[i].opname == "CALL")
+        if self._ops[number].opname not in _CALLS:
+            raise _Deciding
+        stack = [*self._stack_behind(number)[:-1], _Entry(routes)]
+        ends = self._ends(number + 1, stack, {})
+        first = next(ends, frozenset())
+        if any(each != first for each in ends):
+            raise _Deciding
+        return first
+
+    def _stack_behind(self, number: int) -> list[_Entry]:
+        """Return what is known of the stack behind an instruction: keys, for example.
+
+        It is followed from where the code has come to last by a jump, or behind one.
+        """
+        first, stack = number, list[_Entry]()
+        while first and not self._ops[first].is_jump_target:
+            first -= 1
+            if "JUMP" in self._ops[first].opname:
+                break
+        for op in self._ops[first : number + 1]:
+            try:
+                if not _shuffle(op, stack):
+                    _step(op, stack, {})
+            except _Deciding:  # whatever it has done to the stack
+                stack.clear()
+        return stack
+
+    def _ends(
+        self, number: int, stack: list[_Entry], names: dict[str, _Entry]
+    ) -> Iterator[frozenset[Route]]:
+        """Yield where in what is returned the value is, each way the code may go."""
+        while True:
+            op = self._ops[number]
+            self._left -= 1
+            if self._left < 0:
+                raise _Deciding
+            name, number = op.opname, number + 1
+            if name == "RETURN_VALUE":
+                yield _taken(stack, 1)[0].routes
+                return
+            if name == "RETURN_CONST":
+                yield frozenset()
+                return
+            if name == "RAISE_VARARGS" and not any(
+                each.routes for each in _taken(stack, op.arg or 0)
+            ):
+                return  # nobody gets it
+            if name.startswith(_ASKS):
+                _others(stack, 1)
+                to = self._numbers[op.argval]
+                if to < number:
+                    raise _Deciding
+                yield from self._ends(to, [*stack], {**names})
+            elif name == "JUMP_FORWARD":
+                number = self._numbers[op.argval]
+            elif not _shuffle(op, stack):
+                _step(op, stack, names)
+
+
+def _taken(stack: list[_Entry], size: int) -> list[_Entry]:
+    """Take so many entries off the stack; below what is known there are others."""
+    taken = stack[max(0, len(stack) - size) :]
+    del stack[len(stack) - len(taken) :]
+    return [*[_OTHER] * (size - len(taken)), *taken]
+
+
+def _others(stack: list[_Entry], size: int) -> list[_Entry]:
+    """Take entries without the value off the stack."""
+    taken = _taken(stack, size)
+    if any(each.routes for each in taken):
+        raise _Deciding
+    return taken
+
+
+def _effect(op: dis.Instruction) -> int:
+    if op.opname in {"CALL", "PRECALL"}:  # 3.11 counts arguments to the latter
+        return 0 if op.opname == "PRECALL" else -1 - (op.arg or 0)
+    return dis.stack_effect(op.opcode, op.arg, jump=False)
+
+
+def _step(op: dis.Instruction, stack: list[_Entry], names: dict[str, _Entry]) -> None:
+    """Do to the stack and the variables what an instruction does."""
+    name, size = op.opname, op.arg or 0
+    if name in _NOTHING:
+        return
+    if name in _LOADS:
+        stack += [_OTHER] * _effect(op)
+    elif name in _PUSHES_AGAIN:
+        _others(stack, 1)
+        stack += [_OTHER] * (1 + _effect(op))
+    elif name in _USES:
+        _others(stack, 1 - _effect(op))
+        stack.append(_OTHER)
+    elif name in _TAKES:
+        _others(stack, -_effect(op))
+    elif name in _MAKES:
+        stack.append(_MAKES[name](size, stack))
+    else:
+        _step_by_name(op, stack, names)
+
+
+def _list(size: int, stack: list[_Entry]) -> _Entry:
+    return _container(range(size), _taken(stack, size))
+
+
+def _map(size: int, stack: list[_Entry]) -> _Entry:
+    pairs = _taken(stack, 2 * size)
+    return _container(_keys(pairs[::2], pairs[1::2]), pairs[1::2])
+
+
+def _map_of_constants(size: int, stack: list[_Entry]) -> _Entry:
+    keys: Any = _others(stack, 1)[0].constant
+    return _container(keys, _taken(stack, size))
+
+
+_PUSHES_AGAIN: Final = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_MAKES: Final[Mapping[str, Callable[[int, list[_Entry]], _Entry]]] = {
+    "BUILD_CONST_KEY_MAP": _map_of_constants,
+    "BUILD_LIST": _list,
+    "BUILD_MAP": _map,
+    "BUILD_TUPLE": _list,
+}
+
+
+def _shuffle(op: dis.Instruction, stack: list[_Entry]) -> bool:
+    """Do what an instruction does that moves entries; return whether it is one."""
+    name, size = op.opname, op.arg or 0
+    if name in {"LOAD_CONST", "LOAD_SMALL_INT"}:
+        stack.append(_Entry(constant=op.argval))
+    elif name == "POP_TOP":
+        _taken(stack, 1)
+    elif name == "SWAP":
+        taken = _taken(stack, size)
+        stack += [taken[-1], *taken[1:-1], taken[0]]
+    elif name == "COPY":
+        taken = _taken(stack, size)
+        stack += [*taken, taken[0]]
+    else:
+        return False
+    return True
+
+
+def _step_by_name(
+    op: dis.Instruction, stack: list[_Entry], names: dict[str, _Entry]
+) -> None:
+    """Do to the stack and the variables what an instruction does that names some."""
+    these = op.argval if isinstance(op.argval, tuple) else (op.argval,)
+    if op.opname == "STORE_FAST_LOAD_FAST":
+        names[these[0]] = _taken(stack, 1)[0]
+        stack.append(names.get(these[1], _OTHER))
+    elif op.opname.startswith("LOAD_FAST") and "CLEAR" not in op.opname:
+        stack += [names.get(each, _OTHER) for each in these]
+    elif op.opname.startswith("STORE_FAST"):
+        names.update(zip(these, reversed(_taken(stack, len(these))), strict=True))
+    elif op.opname == "DELETE_FAST":
+        names[these[0]] = _OTHER
+    else:
+        raise _Deciding
+
+
+def _keys(keys: Sequence[_Entry], values: Sequence[_Entry]) -> list[object]:
+    if any(key.routes for key in keys) or any(
+        value.routes and key.constant is None
+        for key, value in zip(keys, values, strict=True)
+    ):
+        raise _Deciding
+    return [key.constant for key in keys]
+
+
+def _container(keys: Sequence[object], values: Sequence[_Entry]) -> _Entry:
+    """Return a container: where the value is in it, if it is in one of its values."""
+    found = zip(keys, values, strict=True)
+    return _Entry(
+        frozenset((key, *each) for key, value in found for each in value.routes)
+    )
+
+
+@lru_cache(maxsize=512)
+def _instructions(code: CodeType) -> list[dis.Instruction]:
+    return [*dis.get_instructions(code)]

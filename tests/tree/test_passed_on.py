@@ -1,0 +1,293 @@
+"""Values that a function reads on the host and only passes on decide nothing.
+
+Each function is held against its plain form, with values that never come again: those
+that only pass them on are replayed, whatever they may be, and of all others no replay
+goes by a value that is another one by now.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import random
+
+import numpy as np
+import pytest
+
+import sapwood as sw
+from sapwood import _fast
+from tests.support.rig import CUDA, IN_C, VARIANTS, Rig, fast_replays_at_once
+
+pytestmark = pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
+
+ONES = (*VARIANTS, IN_C, pytest.param(CUDA, marks=pytest.mark.gpu))
+
+
+@pytest.fixture(params=ONES)
+def rig(request):
+    if request.param == IN_C and _fast.native() is None:
+        pytest.skip("nothing in C here")
+    made = Rig(request.param)
+    if request.param == CUDA:
+        fast_replays_at_once(made.runtime)
+    yield made
+    gc.collect()
+    made.finish()
+
+
+def _alone(x):
+    return float((x * 2).sum())
+
+
+def _item(x):
+    return (x * 2).sum().item()
+
+
+def _beside(x):
+    y = x * 2
+    return y, float(y.sum()), [y.max().item(), y.min()]
+
+
+def _named(x):
+    y = x * 2
+    loss = float(y.sum())
+    z = y + 1
+    best = z.max().item()
+    return {"z": z, "loss": loss, "best": best, "more": (loss, {"again": best})}
+
+
+def _helped(x):
+    def told(y):
+        return {"sum": y.sum().item(), "y": y}
+
+    made = told(x * 3)
+    return x + 1, made
+
+
+def _dropped(x):
+    y = x * 2
+    y.sum().item()
+    return y + 1
+
+
+def _either(x):
+    value = float(x.sum())
+    y = x * 2 if math.pi > 3 else x * 3
+    return y, value
+
+
+def _several(x):
+    y = x * 2
+    return y.tolist(), y.reshape(2, 2).tolist(), y + 1
+
+
+def _raised(x):
+    value = x.sum().item()
+    if x.shape == (3,):
+        raise ValueError("three")
+    return value
+
+
+PASSING = {
+    "alone": _alone,
+    "item": _item,
+    "beside others": _beside,
+    "by name": _named,
+    "by a helper": _helped,
+    "dropped": _dropped,
+    "either way": _either,
+    "lists": _several,
+    "or raises": _raised,
+}
+
+
+def _root(x):
+    return math.sqrt(abs(x).sum())
+
+
+def _whole(x):
+    return int((x * 100).sum()), round(x.sum().item(), 1)
+
+
+def _asked(x):
+    value = float(x.sum())
+    return (x * 2, value) if value > 0.5 else (x * 3, value)
+
+
+def _used(x):
+    value = float(x.sum())
+    return x * value, value
+
+
+def _shown(x):
+    value = float(x.sum())
+    return f"{value:.2f}", x + 1
+
+
+def _added(x):
+    total = 0.0
+    for _ in range(3):
+        x = x * 0.5
+        total += float(x.sum())
+    return x, total
+
+
+def _looked(x):
+    value = float(x.sum())
+    return x * 2, min(locals()), dict(locals())["value"]
+
+
+def _closed(x):
+    value = float(x.sum())
+
+    def later():
+        return value * 2
+
+    return x + 1, later()
+
+
+def _kept(x):
+    made = {"value": float(x.sum())}
+    BOOK.append(made)
+    return x * 2, made
+
+
+def _changed(x):
+    made = [float(x.sum())]
+    made.append(made[0] * 2)
+    return made, x + 1
+
+
+def _yielded(x):
+    def values():
+        yield float(x.sum())
+        yield x * 2
+
+    return tuple(values())
+
+
+def _tried(x):
+    value = 0.0
+    try:
+        value = float(x.sum())
+        math.sqrt(math.pi - 3)
+    except ValueError:
+        return x, value
+    return x * 2, value
+
+
+def _compared(x):
+    values = [x.sum().item(), x.max().item()]
+    return max(values), x * 2
+
+
+BOOK = []
+DECIDING = {
+    "a root": _root,
+    "whole numbers": _whole,
+    "asked": _asked,
+    "used": _used,
+    "as text": _shown,
+    "added": _added,
+    "looked at": _looked,
+    "in a closure": _closed,
+    "kept": _kept,
+    "changed": _changed,
+    "yielded": _yielded,
+    "tried": _tried,
+    "compared": _compared,
+}
+
+
+def _bytes(value):
+    if isinstance(value, (tuple, list)):
+        return [type(value), *map(_bytes, value)]
+    if isinstance(value, dict):
+        return [dict, *((key, _bytes(each)) for key, each in value.items())]
+    if value is None or isinstance(value, (int, str)):
+        return value
+    if isinstance(value, float):
+        return float, value.hex()
+    return np.array(value.get() if hasattr(value, "get") else value).tobytes()
+
+
+def _alike(rig, fn, calls, draw):
+    """Return how many of these calls were replays, each as the plain one."""
+    rt, held = rig.runtime, []
+    f = rt.graph(fn)
+    for _ in range(calls):
+        values = np.array([draw() for _ in range(4)])
+        held.append((f(rt.array(values)), fn(rt.array(values))))
+        for result, expected in held:
+            assert _bytes(result) == _bytes(expected)
+        del held[: len(held) - random.Random(7).choice([0, 1, 3])]
+    return f.stats().replays
+
+
+@pytest.mark.parametrize("fn", PASSING.values(), ids=PASSING)
+def test_what_is_passed_on_is_replayed(rig, fn):
+    draw = random.Random(3)
+    assert _alike(rig, fn, 40, draw.random) >= 36
+
+
+@pytest.mark.parametrize("fn", DECIDING.values(), ids=DECIDING)
+def test_what_may_decide_is_right(rig, fn):
+    draw = random.Random(5)
+    _alike(rig, fn, 30, draw.random)
+    # Values that come again, and some that are other ones for once.
+    _alike(rig, fn, 60, lambda: draw.choice([0.25, 0.25, 0.25, 0.5]))
+    BOOK.clear()
+
+
+def test_values_that_are_alike_by_chance(rig):
+    """A constant of the function may be what it has read, and is no such value."""
+
+    def fn(x):
+        return 1.0, float(x.sum()), [0, x.sum().item()]
+
+    rt, f = rig.runtime, rig.runtime.graph(fn)
+    for turn in range(40):
+        value = 1.0 if turn < 8 else float(turn)
+        found = f(rt.array(np.array([value])))
+        assert found == (1.0, value, [0, value])
+    assert f.stats().replays >= 30
+
+
+def test_nothing_that_is_passed_on_is_shared(rig):
+    """Each call has lists of its own."""
+
+    def fn(x):
+        y = x * 2
+        return y.tolist(), {"max": [y.max().item()]}
+
+    rt, f = rig.runtime, rig.runtime.graph(fn)
+    for turn in range(12):
+        values, more = f(rt.array(np.array([1.0, turn])))
+        assert values == [2.0, 2.0 * turn]
+        assert more == {"max": [max(2.0, 2.0 * turn)]}
+        values.append("mine")
+        more["max"].append("mine")
+        more["other"] = 1
+    assert f.stats().replays >= 8
+
+
+def test_c_plays_around_what_is_passed_on(rig):
+    """With nothing saved or copied but what is returned."""
+    rt = rig.runtime
+    f, x = rt.graph(_named), rt.array(np.arange(4.0))
+    for _ in range(40):
+        f(x)
+    launches = rig.lending.launches if rig.lending else 0
+    before = f.stats().replays
+    for turn in range(200):
+        x[...] = rt.array(np.arange(4.0) + turn)
+        assert f(x)["loss"] == 12.0 + 8 * turn
+    assert f.stats().replays - before == 200
+    if rig.lending is not None:
+        assert rig.lending.launches - launches >= 3 * 190
+
+
+def test_with_the_full_graph_nothing_is_read(rig):
+    f = rig.runtime.graph(_alone, fullgraph=True)
+    with pytest.raises(sw.CaptureError, match="on the host"):
+        f(rig.runtime.array(np.ones(4)))
