@@ -81,6 +81,15 @@ def _several(x):
     return y.tolist(), y.reshape(2, 2).tolist(), y + 1
 
 
+def _around(x):
+    """Loops and comprehensions, which do not look at it."""
+    value = x.sum().item()
+    sums = [x.shape[0] + i for i in range(3)]
+    for i in range(2):
+        x = x * (i + 1)
+    return {"value": value, "sums": sums, "x": x}
+
+
 def _raised(x):
     value = x.sum().item()
     if x.shape == (3,):
@@ -97,8 +106,18 @@ PASSING = {
     "dropped": _dropped,
     "either way": _either,
     "lists": _several,
+    "around a loop": _around,
     "or raises": _raised,
 }
+
+
+def _last(x):
+    """Of several, the last one, and one of those before."""
+    first = value = 0.0
+    for _ in range(3):
+        x = x * 0.5
+        first, value = value, float(x.sum())
+    return first, value
 
 
 def _root(x):
@@ -183,6 +202,7 @@ def _compared(x):
 
 BOOK = []
 DECIDING = {
+    "the last": _last,
     "a root": _root,
     "whole numbers": _whole,
     "asked": _asked,

@@ -235,7 +235,7 @@ def test_c_plays_around_it(rig):
 
 
 def test_what_does_not_fit_behind_it(rig):
-    """A region that takes the pages of what comes, or has it given up: the call ends."""
+    """Somebody takes the pages of what comes: the call ends all the same."""
     rt = rig.runtime
     takers = [rt.graph(lambda x, i=i: (x * i, x + i)) for i in range(3)]
     y, kept, turn = rt.array(np.ones(4)), [], [0]

@@ -228,6 +228,29 @@ def test_what_is_read_behind_a_step_decides(alike, network):
     assert alike(program).count("replays") >= 8
 
 
+def test_losses_are_read_behind_a_step(alike, network, replayed):
+    """As most training loops do, which print them or keep them."""
+
+    def program(w):
+        model = network()
+        optimizer = optim.AdamW(model.parameters(), lr=1e-2)
+
+        def step(x, y):
+            optimizer.zero_grad()
+            made = model(x)
+            loss = F.mse_loss(made, y)
+            loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            with torch.no_grad():
+                right = (made.argmax(1) == y.argmax(1)).float().mean()
+            return {"loss": loss.item(), "right": float(right), "norm": norm.item()}
+
+        yield from _trained(w, model, optimizer, step, 16)
+
+    replayed(alike(program), 11)
+
+
 def test_weights_that_move(alike, network):
     """Their memory is another one every second call."""
 

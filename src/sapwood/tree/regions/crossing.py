@@ -39,7 +39,14 @@ from sapwood.tree.node.outputs import Constant, Held, Output, Outputs
 from sapwood.tree.record.host_data import is_of
 from sapwood.tree.record.staging import moved_by
 from sapwood.tree.record.taking import endless
-from sapwood.tree.watch.session import Between, Broken, EagerRegion, Session, is_users
+from sapwood.tree.watch.session import (
+    ROOM,
+    Between,
+    Broken,
+    EagerRegion,
+    Session,
+    is_users,
+)
 from sapwood.tree.watch.watch import Caught
 from sapwood.units import Addr
 
@@ -216,6 +223,14 @@ def _frames(frame: FrameType | None, stop: CodeType) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
+def is_seam(frame: FrameType) -> bool:
+    """Return whether a frame is torch's, where it calls what is told of operations."""
+    return any(each in frame.f_code.co_filename for each in _SEAMS)
+
+
+_SEAMS: Final = ("/torch/_compile.py", "/torch/_dynamo/")
+
+
 def _may_decide(file: str) -> bool:
     # What is typed in, or made of text, has no file.
     return file.startswith("<") or is_users(file)
@@ -239,10 +254,11 @@ def caught_at(stop: CodeType, *, users: bool = False) -> tuple[str | None, bool]
     there is no `try`. Frames are looked at up to the one that runs ``stop``.
     """
     caller = sys._getframe(1)  # noqa: SLF001 - made for this
-    within = False
+    within, told = False, True
     for frame in _frames(caller, stop):
         code = frame.f_code
-        if code.co_filename == caller.f_code.co_filename:
+        told &= is_seam(frame) or code.co_filename.startswith(ROOM)
+        if told or code.co_filename == caller.f_code.co_filename:
             continue
         around = _around(code, frame.f_lasti)
         if "try" in around:

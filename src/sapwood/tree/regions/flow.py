@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import count
 from operator import attrgetter
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple
 
 from sapwood.tree.node.passed_on import PassedOn, Route
-from sapwood.tree.watch.session import EagerRegion
+from sapwood.tree.regions.crossing import is_seam
+from sapwood.tree.watch.session import ROOM, EagerRegion
 
 
 class Flow(NamedTuple):
@@ -33,7 +33,6 @@ class Flow(NamedTuple):
     routes: tuple[Route, ...]
 
 
-_OWN: Final = f"{Path(__file__).parents[2]}/"
 _MOST: Final = 2000
 """So many instructions are followed behind one read."""
 
@@ -73,7 +72,7 @@ def flow(stop: CodeType) -> Flow | None:
     Frames are looked at up to the one that runs ``stop``.
     """
     frames = [*_frames(sys._getframe(1), stop)]  # noqa: SLF001 - made for this
-    while frames and _is_own(frames[0]):
+    while frames and (_is_own(frames[0]) or is_seam(frames[0])):
         del frames[0]
     while frames and _is_own(frames[-1]):
         frames.pop()
@@ -96,7 +95,7 @@ def _frames(frame: FrameType | None, stop: CodeType) -> Iterator[FrameType]:
 
 
 def _is_own(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith(_OWN)
+    return frame.f_code.co_filename.startswith(ROOM)
 
 
 # How it is read.
@@ -165,16 +164,28 @@ _USES: Final = frozenset(
     {"BINARY_OP", "BINARY_SLICE", "BINARY_SUBSCR", "BUILD_SET", "BUILD_SLICE"}
     | {"BUILD_STRING", "CALL", "CALL_FUNCTION_EX", "CALL_INTRINSIC_1", "CALL_KW"}
     | {"COMPARE_OP", "CONTAINS_OP", "CONVERT_VALUE", "FORMAT_SIMPLE", "FORMAT_VALUE"}
-    | {"FORMAT_WITH_SPEC", "IS_OP", "TO_BOOL", "UNARY_INVERT", "UNARY_NEGATIVE"}
+    | {
+        "FORMAT_WITH_SPEC",
+        "GET_ITER",
+        "MAKE_FUNCTION",
+        "IS_OP",
+        "TO_BOOL",
+        "UNARY_INVERT",
+        "UNARY_NEGATIVE",
+    }
     | {"UNARY_NOT", "UNARY_POSITIVE"}
 )
 """They take others, and push one."""
 _TAKES: Final = frozenset(
-    {"DELETE_ATTR", "DELETE_SUBSCR", "DICT_MERGE", "DICT_UPDATE", "LIST_EXTEND"}
+    {"DELETE_ATTR", "DELETE_SUBSCR", "DICT_MERGE", "DICT_UPDATE", "END_FOR"}
+    | {"LIST_APPEND", "LIST_EXTEND", "MAP_ADD", "SET_ADD", "SET_UPDATE"}
     | {"STORE_ATTR", "STORE_DEREF", "STORE_GLOBAL", "STORE_SUBSCR"}
 )
 """They take others, and push nothing."""
 _ASKS: Final = "POP_JUMP_"
+_GOES: Final = frozenset(
+    {"JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_FORWARD"}
+)
 
 
 _CALLS: Final = frozenset({"CALL", "CALL_FUNCTION_EX", "CALL_KW"})
@@ -207,7 +218,7 @@ class _Following:
     def __init__(self, code: CodeType) -> None:
         self._ops = _instructions(code)
         self._numbers = {op.offset: i for i, op in enumerate(self._ops)}
-        self._left = _MOST
+        self._seen: set[object] = set()
 
     def returned(self, at: int, routes: frozenset[Route]) -> frozenset[Route]:
         # Behind a call of Python's own the frame is at the cache of the instruction.
@@ -246,9 +257,11 @@ class _Following:
     ) -> Iterator[frozenset[Route]]:
         """Yield where in what is returned the value is, each way the code may go."""
         while True:
-            op = self._ops[number]
-            self._left -= 1
-            if self._left < 0:
+            op, state = self._ops[number], (number, (*stack,), frozenset(names.items()))
+            if state in self._seen:
+                return  # as before: around a loop
+            self._seen.add(state)
+            if len(self._seen) > _MOST:
                 raise _Deciding
             name, number = op.opname, number + 1
             if name == "RETURN_VALUE":
@@ -261,16 +274,22 @@ class _Following:
                 each.routes for each in _taken(stack, op.arg or 0)
             ):
                 return  # nobody gets it
-            if name.startswith(_ASKS):
-                _others(stack, 1)
-                to = self._numbers[op.argval]
-                if to < number:
-                    raise _Deciding
-                yield from self._ends(to, [*stack], {**names})
-            elif name == "JUMP_FORWARD":
+            if name.startswith(_ASKS) or name == "FOR_ITER":
+                there = [*stack]
+                _jump(op, there, jump=True)
+                _jump(op, stack, jump=False)
+                yield from self._ends(self._numbers[op.argval], there, {**names})
+            elif name in _GOES:
                 number = self._numbers[op.argval]
             elif not _shuffle(op, stack):
                 _step(op, stack, names)
+
+
+def _jump(op: dis.Instruction, stack: list[_Entry], *, jump: bool) -> None:
+    """Do what a jump does to the stack where it is taken, or where it is not."""
+    effect = dis.stack_effect(op.opcode, op.arg, jump=jump)
+    _others(stack, max(1, -effect))
+    stack += [_OTHER] * (max(1, -effect) + effect)
 
 
 def _taken(stack: list[_Entry], size: int) -> list[_Entry]:
@@ -364,8 +383,10 @@ def _step_by_name(
     if op.opname == "STORE_FAST_LOAD_FAST":
         names[these[0]] = _taken(stack, 1)[0]
         stack.append(names.get(these[1], _OTHER))
-    elif op.opname.startswith("LOAD_FAST") and "CLEAR" not in op.opname:
+    elif op.opname.startswith("LOAD_FAST"):
         stack += [names.get(each, _OTHER) for each in these]
+        if op.opname == "LOAD_FAST_AND_CLEAR":
+            names[these[0]] = _OTHER
     elif op.opname.startswith("STORE_FAST"):
         names.update(zip(these, reversed(_taken(stack, len(these))), strict=True))
     elif op.opname == "DELETE_FAST":

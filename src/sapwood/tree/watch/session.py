@@ -31,7 +31,8 @@ _FRAMEWORKS = tuple(f"-packages/{name}/" for name in _PACKAGES)
 _CONTEXTS = contextlib.__file__
 _CONSTANT = "host data"
 _COMPILED = tuple(f"{name}/" for name in _PACKAGES)
-_ROOM = f"{Path(__file__).parents[2]}/"
+ROOM: Final = f"{Path(__file__).parents[2]}/"
+"""Where all files of Sapwood's own are."""
 _session: ContextVar[Session | None] = ContextVar("sapwood_session", default=None)
 follow(_session)
 
@@ -375,7 +376,7 @@ def raising_line(error: BaseException) -> str | None:
 @lru_cache(maxsize=4096)
 def is_users(file: str) -> bool:
     """Return whether a file is the user's own code, and no framework's."""
-    if file.startswith((_ROOM, "<", *_COMPILED)) or file == _CONTEXTS:
+    if file.startswith((ROOM, "<", *_COMPILED)) or file == _CONTEXTS:
         return False
     return not any(package in file for package in _FRAMEWORKS)
 
