@@ -195,7 +195,7 @@ GAP_MUTANTS: Final = (
     mutant(
         "branches: what regions may keep stays in a recording",
         _Parts.__init__,
-        "not self.warm.writes",
+        "not self.warm.sees",
         "True",
     ),
     mutant(
@@ -242,9 +242,9 @@ GAP_MUTANTS: Final = (
         "pass",
     ),
     mutant(
-        "behind a region that writes all is as before",
+        "behind a region that sees all is as before",
         Passage._cross,
-        "if live.writes or got",
+        "if live.sees or got",
         "if got",
     ),
     mutant(
@@ -274,8 +274,8 @@ GAP_MUTANTS: Final = (
     mutant(
         "what is read in front of a question refuses what is written",
         Eagerly._repeats,
-        "if watching.writes and not apart:",
-        "if watching.writes:",
+        "if watching.sees and not apart:",
+        "if watching.sees:",
     ),
     mutant(
         "what a region left in arrays is not put there",

@@ -33,6 +33,7 @@ class Trial:
 
     ``moves``: no two calls are alike, so that all are warm-ups or skipped. ``reads``:
     what is around its functions reads on the host, as no device without memory can.
+    ``live``: so do its functions, where an optimizer steps between recorded parts.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Trial:
     skips: str | None = None
     moves: bool = False
     reads: bool = False
+    live: bool = False
     needs: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -172,10 +174,20 @@ class Answered(World):
                 patch.setattr(
                     torch.cuda, "is_current_stream_capturing", lambda *_: True
                 )
+                # Steps that no capture takes run live, where none is on.
+                for check in _CHECKS:
+                    if hasattr(torch.optim.Optimizer, check):
+                        patch.setattr(torch.optim.Optimizer, check, lambda _: None)
                 return fn(*args, **kwargs)
 
         call.__wrapped__ = fn
         return call
+
+
+_CHECKS = (
+    "_accelerator_graph_capture_health_check",
+    "_cuda_graph_capture_health_check",
+)
 
 
 class Stopped(Exception):
