@@ -1,8 +1,10 @@
 """What calls cost that read values on the host, replayed and eagerly, on a GPU.
 
 Time in us until a call is over, the best of five rounds, each of which is waited for: a
-read waits anyway. Rows: so many operations in front of each of so many reads; and a
-training step of four layers with a `GradScaler`, which looks for overflows by a read.
+read waits anyway. Rows: so many operations in front of each of so many reads; a
+training step of four layers with a `GradScaler`, which looks for overflows by a read;
+and steps of eight layers that return `loss.item()`, by optimizers that a capture takes,
+or that step live.
 Run it by path for a table; ``--out`` keeps the figures as reads.json, by default in
 $OUT.
 """
@@ -60,6 +62,30 @@ def training() -> Callable[[Any], Any]:
     return step
 
 
+OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
+    "SGD": lambda weights: torch.optim.SGD(weights, lr=0.1),
+    "AdamW": torch.optim.AdamW,
+    "AdamW, fused": lambda weights: torch.optim.AdamW(weights, fused=True),
+    "AdamW, capturable": lambda weights: torch.optim.AdamW(weights, capturable=True),
+}
+
+
+def stepping(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a step that returns a number, of layers of its own."""
+    layers = [each for _ in range(8) for each in (nn.Linear(256, 256), nn.GELU())]
+    model = nn.Sequential(*layers).cuda()
+    optimizer = make(model.parameters())
+
+    def step(x: Any) -> float:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return step
+
+
 def timed(fn: Callable[[Any], Any], x: Any) -> float:
     """Return the us of a call, of the best round."""
     best = float("inf")
@@ -79,7 +105,10 @@ def measured() -> dict[str, dict[str, float]]:
     rows = {f"{ops} x {reads}": reading(ops, reads) for ops, reads in SHAPES}
     pairs = {name: (fn, fn) for name, fn in rows.items()}
     pairs["scaled step"] = training(), training()
-    given = {"scaled step": torch.randn(64, 256, device="cuda")}
+    for name, make in OPTIMIZERS.items():
+        pairs[f"step, {name}"] = stepping(make), stepping(make)
+    batch = torch.randn(64, 256, device="cuda")
+    given = {name: batch for name in pairs if "step" in name}
     for name, (eager, fn) in pairs.items():
         graphed, at = sw.graph(fn), given.get(name, x)
         for _ in range(30):
@@ -98,10 +127,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(out))
     folder = parser.parse_args().out
     found = measured()
-    print(f"{'ops x reads':16} {'eager us':>9} {'ours us':>9} {'replays':>8}")
+    print(f"{'ops x reads':24} {'eager us':>9} {'ours us':>9} {'replays':>8}")
     for name, row in found.items():
         print(
-            f"{name:16} {row['eager']:9.1f} {row['replayed']:9.1f} {row['replays']:8}"
+            f"{name:24} {row['eager']:9.1f} {row['replayed']:9.1f} {row['replays']:8}"
         )
     kept = {"about": about(), "us": found}
     (folder / "reads.json").write_text(json.dumps(kept, indent=1) + "\n")

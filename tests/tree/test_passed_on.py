@@ -130,7 +130,7 @@ def _whole(x):
 
 def _asked(x):
     value = float(x.sum())
-    return (x * 2, value) if value > 0.5 else (x * 3, value)
+    return (x * 2, value) if value > 2 else (x * 3, value)
 
 
 def _used(x):
@@ -200,6 +200,17 @@ def _compared(x):
     return max(values), x * 2
 
 
+def _rebound(x):
+    value = float(x.sum())
+    for _ in range(x.shape[0] - 3):
+        value = x.max().item()
+    return value, x + 1
+
+
+exec(
+    "def _shadowed(x):\n    return float(x.sum()), x + 1",
+    shadowed := {"float": math.sqrt},
+)
 BOOK = []
 DECIDING = {
     "the last": _last,
@@ -216,6 +227,8 @@ DECIDING = {
     "yielded": _yielded,
     "tried": _tried,
     "compared": _compared,
+    "rebound": _rebound,
+    "shadowed": shadowed["_shadowed"],
 }
 
 
@@ -254,8 +267,10 @@ def test_what_is_passed_on_is_replayed(rig, fn):
 def test_what_may_decide_is_right(rig, fn):
     draw = random.Random(5)
     _alike(rig, fn, 30, draw.random)
-    # Values that come again, and some that are other ones for once.
-    _alike(rig, fn, 60, lambda: draw.choice([0.25, 0.25, 0.25, 0.5]))
+    # The same ones for long enough to be recorded, and then others.
+    first = iter([0.25] * 40)
+    draws = lambda: next(first, None) or draw.choice([0.25, 0.5, 0.75])  # noqa: E731
+    _alike(rig, fn, 60, draws)
     BOOK.clear()
 
 
@@ -305,6 +320,23 @@ def test_c_plays_around_what_is_passed_on(rig):
     assert f.stats().replays - before == 200
     if rig.lending is not None:
         assert rig.lending.launches - launches >= 3 * 190
+
+
+def test_nothing_is_saved_for_what_is_passed_on(rig):
+    """No call can go another way behind it: what it has written stays."""
+    rt = rig.runtime
+    total, x = rt.array(np.zeros(4)), rt.array(np.ones(4))
+
+    def fn(x):
+        total[...] = total + x
+        return total.sum().item()
+
+    f = rt.graph(fn)
+    assert [f(x) for _ in range(8)] == [4.0 * (i + 1) for i in range(8)]
+    rig.recorded.reset()
+    assert [f(x) for _ in range(8)] == [4.0 * (i + 9) for i in range(8)]
+    assert "copy" not in rig.recorded.counts()
+    assert f.stats().replays >= 12
 
 
 def test_with_the_full_graph_nothing_is_read(rig):
