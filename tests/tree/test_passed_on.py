@@ -232,6 +232,119 @@ DECIDING = {
 }
 
 
+class Books:
+    """Lists that a function keeps what it reads in."""
+
+    def __init__(self):
+        self.losses, self.history, self.steps = [], {"max": [], "mean": []}, 0
+        self.other = Other()
+
+    def note(self, value):
+        self.losses.append(value)
+
+
+class Other:
+    def __init__(self):
+        self.losses = []
+
+
+def _appends(books, x):
+    books.steps += 1
+    books.losses.append(float(x.sum()))
+    books.history["max"].append(x.max().item())
+    return x * 2
+
+
+def _appends_and_returns(books, x):
+    y = x * 2
+    value = y.sum().item()
+    books.losses.append(value)
+    books.losses.append(y.max().item())
+    return y, value
+
+
+def _appends_arrays(books, x):
+    y = x * 2
+    books.losses.append(y.sum())
+    books.history["mean"].append(y.mean().item())
+    return y
+
+
+def _appends_lists(books, x):
+    values = (x * 2).tolist()
+    books.losses.append(values)
+    return values
+
+
+def _of_one_name(books, x):
+    y = x * 2
+    books.losses.append(y.sum().item())
+    books.other.losses.append(y.max().item())
+    return y
+
+
+def _constants_beside(books, x):
+    y = x * 2
+    books.losses.append(2.0)
+    books.losses.append(y.sum().item())
+    books.losses.append(2.0)
+    return y
+
+
+def _by_a_method(books, x):
+    books.note(float(x.sum()))
+    return x * 2
+
+
+def _by_a_name(books, x):
+    losses = books.losses
+    losses.append(float(x.sum()))
+    return x * 2
+
+
+def _mixed(books, x):
+    y = x * 2
+    books.losses.append(y.sum().item())
+    books.losses.append(y)
+    return y
+
+
+def _of_its_own(books, x):
+    mine = []
+    mine.append(float(x.sum()))
+    books.losses.append(len(mine))
+    return x * 2, mine
+
+
+def _counted(books, x):
+    books.losses.append(float(x.sum()))
+    return x * len(books.losses)
+
+
+def _computed(books, x):
+    books.losses.append(float(x.sum()) * 2)
+    return x * 2
+
+
+APPENDING = {
+    "appends": _appends,
+    "and returns": _appends_and_returns,
+    "beside arrays": _appends_arrays,
+    "mixed": _mixed,
+}
+WRITING = {
+    **APPENDING,
+    "lists": _appends_lists,
+    "of one name": _of_one_name,
+    "constants beside": _constants_beside,
+    "by a method": _by_a_method,
+    "by a name": _by_a_name,
+    "of its own": _of_its_own,
+    "counted": _counted,
+    "computed": _computed,
+}
+
+
 def _bytes(value):
     if isinstance(value, (tuple, list)):
         return [type(value), *map(_bytes, value)]
@@ -261,6 +374,33 @@ def _alike(rig, fn, calls, draw):
 def test_what_is_passed_on_is_replayed(rig, fn):
     draw = random.Random(3)
     assert _alike(rig, fn, 40, draw.random) >= 36
+
+
+def _told(books):
+    kept = books.losses, books.history, books.other.losses, books.steps
+    return _bytes(kept)
+
+
+@pytest.mark.parametrize("fn", WRITING.values(), ids=WRITING)
+@pytest.mark.parametrize("constant", [0, 12])
+def test_what_is_appended(rig, fn, constant):
+    """Lists hold what the plain function's hold, after each call, in that order."""
+    rt, draw = rig.runtime, random.Random(9)
+    mine, theirs = Books(), Books()
+    f, held = rt.graph(lambda x: fn(mine, x)), []
+    for turn in range(50):
+        values = [0.25] * 4 if turn < constant else [draw.random() for _ in range(4)]
+        x = np.array(values)
+        held.append((f(rt.array(x)), fn(theirs, rt.array(x))))
+        for result, expected in held[-3:]:
+            assert _bytes(result) == _bytes(expected)
+        assert _told(mine) == _told(theirs)
+        if turn == 30:
+            for books in (mine, theirs):
+                books.losses.clear()
+                books.history["max"] = []
+    if fn in APPENDING.values():
+        assert f.stats().replays >= 40
 
 
 @pytest.mark.parametrize("fn", DECIDING.values(), ids=DECIDING)

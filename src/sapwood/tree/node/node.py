@@ -223,7 +223,8 @@ class Link:
     the function may ask. ``steady`` are numbers of arrays that the part reads, with
     their paths: each was the one that the function had found there before, and it may
     have kept that. The last one is ``idle`` where it only gives what it was given, and
-    decides nothing: it may be replayed whatever is the case.
+    decides nothing: it may be replayed whatever is the case. It ``appends`` values that
+    are only passed on: which of what it binds is which of these.
     """
 
     part: Node
@@ -233,3 +234,4 @@ class Link:
     live: Live | None
     idle: bool = False
     steady: tuple[tuple[int, str], ...] = ()
+    appends: tuple[tuple[int, int], ...] = ()

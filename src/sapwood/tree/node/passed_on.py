@@ -6,9 +6,11 @@ call puts what the region returned there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
+from sapwood.tree.guards.changes import Added, Change
 from sapwood.tree.nests.containers import constant_key
 
 Route: TypeAlias = tuple[object, ...]
@@ -16,9 +18,13 @@ Route: TypeAlias = tuple[object, ...]
 
 
 class PassedOn(NamedTuple):
-    """What a region returns: ``shown`` as the function gets it, and where that goes."""
+    """What a region returns: ``shown`` as the function gets it, and where that goes.
+
+    That is into the result, by ``routes``, and behind ``lists``, whose names end so.
+    """
 
     routes: tuple[Route, ...]
+    lists: tuple[str, ...]
     shown: Callable[[Any], Any]
 
 
@@ -33,6 +39,72 @@ def emptied(result: Any, passed: Iterable[tuple[PassedOn, Any]]) -> tuple[Any] |
                 return None
             result = _with(result, route, None)
     return (result,)
+
+
+def left_of(
+    result: Any, changes: Sequence[Change], passed: Sequence[tuple[PassedOn, Any]]
+) -> tuple[Any, Sequence[Change]] | None:
+    """Return a result and changes without such values; None where these are others."""
+    shown, which = emptied(result, passed), appended(changes, passed)
+    if shown is None or which is None:
+        return None
+    return (*shown, without(changes, which))
+
+
+def appended(
+    changes: Sequence[Change], passed: Iterable[tuple[PassedOn, Any]]
+) -> Mapping[int, int] | None:
+    """Return which changes append such values, by number, and which of these.
+
+    None where that is not clear.
+    """
+    found: dict[int, int] = {}
+    wanted = [
+        (number, name, _key(each.shown(value)))
+        for number, (each, value) in enumerate(passed)
+        for name in each.lists
+    ]
+    for number, name, key in wanted:
+        alike = [
+            i
+            for i, change in enumerate(changes)
+            if isinstance(change, Added)
+            and change.number >= 0
+            and change.item is None
+            and _is_called(change.slot.path, name)
+            and _key(change.new) == key
+        ]
+        if len(alike) != sum(each[1:] == (name, key) for each in wanted):
+            return None
+        found[next(i for i in alike if i not in found)] = number
+    return found
+
+
+def without(changes: Sequence[Change], which: Container[int]) -> list[Change]:
+    """Return changes, those of these numbers with None in the place of the value."""
+    return [
+        replace(each, new=None) if i in which and isinstance(each, Added) else each
+        for i, each in enumerate(changes)
+    ]
+
+
+def _is_called(path: str, name: str) -> bool:
+    """Return whether a path is a name, or ends with an attribute or a subscript."""
+    return path == name or (name[:1] in {".", "["} and path.endswith(name))
+
+
+def put_in(
+    values: Sequence[Any],
+    appends: Sequence[tuple[int, int]],
+    passed: Sequence[tuple[PassedOn, Any]],
+) -> Sequence[Any]:
+    """Return the values to bind, with those that are passed on, as they are now."""
+    if not appends:
+        return values
+    made = [*values]
+    for place, number in appends:
+        made[place] = passed[number][1]
+    return made
 
 
 def filled(result: Any, values: Iterable[tuple[PassedOn, Any]]) -> Any:

@@ -26,7 +26,7 @@ from sapwood.tree.choose.admit import explain, rejects, sharing
 from sapwood.tree.choose.function_cache import Found, FunctionCache, ambient_arrays
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.node.node import Link, Live, Node, Undone
-from sapwood.tree.node.passed_on import PassedOn, filled
+from sapwood.tree.node.passed_on import PassedOn, filled, put_in
 from sapwood.tree.regions import crossing
 from sapwood.tree.regions.branches import branches
 from sapwood.tree.regions.rerun import Begun
@@ -276,7 +276,8 @@ class Passage:
             arguments = self.parameters.bind(self.args, self.kwargs)
             if self.begun is not None and link.live is not None:
                 self.begun.binds(zip(link.bound, done.values, strict=True))
-            for slot, value in zip(link.bound, done.values, strict=True):
+            values = put_in(done.values, link.appends, self._passed)
+            for slot, value in zip(link.bound, values, strict=True):
                 slot.write(value, arguments)
                 self._known[slot.path] = value
             if link.live is None:

@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from itertools import count
 from operator import attrgetter
 from types import CodeType, FrameType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from sapwood.tree.node.passed_on import PassedOn, Route
 from sapwood.tree.regions.crossing import is_seam
@@ -25,12 +25,13 @@ from sapwood.tree.watch.session import ROOM, EagerRegion
 class Flow(NamedTuple):
     """What becomes of a value that is only passed on.
 
-    It is ``shown`` as a call of ``float(x)`` or ``x.item()`` shows it, and found in
-    the result by ``routes``.
+    It is ``shown`` as a call of ``float(x)`` or ``x.item()`` shows it, found in the
+    result by ``routes``, and appended to ``lists``, by how their names end.
     """
 
     shown: Callable[[Any], Any]
     routes: tuple[Route, ...]
+    lists: tuple[str, ...]
 
 
 _MOST: Final = 2000
@@ -57,7 +58,7 @@ def passed_on(part: EagerRegion, stop: CodeType) -> PassedOn | None:
     if part.shown is None or goes is None:
         return None
     shown = partial(_in_turn, part.shown, goes.shown)
-    return PassedOn(goes.routes, shown)
+    return PassedOn(goes.routes, goes.lists, shown)
 
 
 def _in_turn(
@@ -79,13 +80,17 @@ def flow(stop: CodeType) -> Flow | None:
     if not frames or any(map(_is_own, frames)):
         return None
     shown = _shown(frames[0])
+    if shown is None:
+        return None
     routes: frozenset[Route] = frozenset({()})
-    for frame in frames if shown else ():
-        found = _routes(frame.f_code, frame.f_lasti, routes)
+    lists: tuple[str, ...] = ()
+    for frame in frames:
+        found = _ends(frame.f_code, frame.f_lasti, routes)
         if found is None:
             return None
-        routes = found
-    return None if shown is None else Flow(shown, tuple(sorted(routes, key=repr)))
+        routes, more = found
+        lists += more
+    return Flow(shown, tuple(sorted(routes, key=repr)), lists)
 
 
 def _frames(frame: FrameType | None, stop: CodeType) -> Iterator[FrameType]:
@@ -145,10 +150,19 @@ def _called(code: CodeType, at: int) -> tuple[str, bool]:
 
 
 class _Entry(NamedTuple):
-    """What is on the stack: where the value is in it, and a constant, if it is one."""
+    """What is on the stack: where the value is in it, and a constant, if it is one.
+
+    Else its ``name`` ends so, and it may be the method that ``appends`` to such a list.
+    """
 
     routes: frozenset[Route] = frozenset()
     constant: object = None
+    name: str = ""
+    appends: bool = False
+
+
+_End: TypeAlias = tuple[frozenset[Route], tuple[str, ...]]
+"""Where in what is returned a value is, and the lists that it was appended to."""
 
 
 _OTHER: Final = _Entry()
@@ -196,9 +210,7 @@ class _Deciding(Exception):
 
 
 @lru_cache(maxsize=512)
-def _routes(
-    code: CodeType, at: int, routes: frozenset[Route]
-) -> frozenset[Route] | None:
+def _ends(code: CodeType, at: int, routes: frozenset[Route]) -> _End | None:
     """Return where in what a frame returns that is, which its call gives at ``at``.
 
     ``routes`` are those by which it is in what the call gives. None if it may be looked
@@ -220,7 +232,7 @@ class _Following:
         self._numbers = {op.offset: i for i, op in enumerate(self._ops)}
         self._seen: set[object] = set()
 
-    def returned(self, at: int, routes: frozenset[Route]) -> frozenset[Route]:
+    def returned(self, at: int, routes: frozenset[Route]) -> _End:
         # Behind a call of Python's own the frame is at the cache of the instruction.
         number = bisect_right(self._ops, at, key=attrgetter("offset")) - 1
         if self._ops[number].opname == "PRECALL":
@@ -228,11 +240,18 @@ class _Following:
         if self._ops[number].opname not in _CALLS:
             raise _Deciding
         stack = [*self._stack_behind(number)[:-1], _Entry(routes)]
-        ends = self._ends(number + 1, stack, {})
-        first = next(ends, frozenset())
+        ends = self._ends(number + 1, stack, {}, ())
+        first = next(ends, (frozenset[Route](), ()))
         if any(each != first for each in ends):
             raise _Deciding
         return first
+
+    def _is_new(self, state: object) -> bool:
+        known = len(self._seen)
+        self._seen.add(state)
+        if known > _MOST:
+            raise _Deciding
+        return len(self._seen) > known
 
     def _stack_behind(self, number: int) -> list[_Entry]:
         """Return what is known of the stack behind an instruction: keys, for example.
@@ -253,22 +272,23 @@ class _Following:
         return stack
 
     def _ends(
-        self, number: int, stack: list[_Entry], names: dict[str, _Entry]
-    ) -> Iterator[frozenset[Route]]:
+        self,
+        number: int,
+        stack: list[_Entry],
+        names: dict[str, _Entry],
+        lists: tuple[str, ...],
+    ) -> Iterator[_End]:
         """Yield where in what is returned the value is, each way the code may go."""
         while True:
-            op, state = self._ops[number], (number, (*stack,), frozenset(names.items()))
-            if state in self._seen:
+            op = self._ops[number]
+            if not self._is_new((number, (*stack,), frozenset(names.items()), lists)):
                 return  # as before: around a loop
-            self._seen.add(state)
-            if len(self._seen) > _MOST:
-                raise _Deciding
             name, number = op.opname, number + 1
             if name == "RETURN_VALUE":
-                yield _taken(stack, 1)[0].routes
+                yield _taken(stack, 1)[0].routes, lists
                 return
             if name == "RETURN_CONST":
-                yield frozenset()
+                yield frozenset(), lists
                 return
             if name == "RAISE_VARARGS" and not any(
                 each.routes for each in _taken(stack, op.arg or 0)
@@ -278,9 +298,12 @@ class _Following:
                 there = [*stack]
                 _jump(op, there, jump=True)
                 _jump(op, stack, jump=False)
-                yield from self._ends(self._numbers[op.argval], there, {**names})
+                to = self._numbers[op.argval]
+                yield from self._ends(to, there, {**names}, lists)
             elif name in _GOES:
                 number = self._numbers[op.argval]
+            elif name == "CALL" and op.arg == 1 and (of := _appended(stack)):
+                lists = (*lists, of)
             elif not _shuffle(op, stack):
                 _step(op, stack, names)
 
@@ -319,10 +342,17 @@ def _step(op: dis.Instruction, stack: list[_Entry], names: dict[str, _Entry]) ->
     if name in _NOTHING:
         return
     if name in _LOADS:
-        stack += [_OTHER] * _effect(op)
+        named = op.argval if isinstance(op.argval, str) else ""
+        stack += [_Entry(name=named)] * _effect(op)
     elif name in _PUSHES_AGAIN:
-        _others(stack, 1)
-        stack += [_OTHER] * (1 + _effect(op))
+        (of,) = _others(stack, 1)
+        found = _Entry(name=f".{op.argval}")
+        if op.argval == "append":
+            found = _Entry(name=of.name, appends=True)
+        stack += [found] * (1 + _effect(op))
+    elif name in {"BINARY_SUBSCR", "BINARY_OP"} and "[" in _text(op):
+        _, key = _others(stack, 2)
+        stack.append(_Entry(name="" if key.constant is None else f"[{key.constant!r}]"))
     elif name in _USES:
         _others(stack, 1 - _effect(op))
         stack.append(_OTHER)
@@ -332,6 +362,25 @@ def _step(op: dis.Instruction, stack: list[_Entry], names: dict[str, _Entry]) ->
         stack.append(_MAKES[name](size, stack))
     else:
         _step_by_name(op, stack, names)
+
+
+def _text(op: dis.Instruction) -> str:
+    """Return what tells subscripts, which are one of the operators in 3.14."""
+    return "[" if op.opname == "BINARY_SUBSCR" else op.argrepr
+
+
+def _appended(stack: list[_Entry]) -> str:
+    """Do a call that appends the value; return how the name of the list ends.
+
+    Nothing: it is no such call, and nothing is done.
+    """
+    *called, item = _taken(stack, 3)
+    appends = [each.name for each in called if each.appends and each.name]
+    if item.routes == {()} and appends:
+        stack.append(_OTHER)
+        return appends[0]
+    stack += [*called, item]
+    return ""
 
 
 def _list(size: int, stack: list[_Entry]) -> _Entry:

@@ -43,12 +43,19 @@ from sapwood.tree.guards import (
     lists_added_to,
     survey,
 )
-from sapwood.tree.guards.changes import BoundArray, Repeated, undo_bound
+from sapwood.tree.guards.changes import BoundArray, Change, Repeated, undo_bound
 from sapwood.tree.nests.containers import arrays_in
 from sapwood.tree.node.copy_out import ferries
 from sapwood.tree.node.node import Link, Live, Node, PlaceUse
 from sapwood.tree.node.outputs import Bytes, Outputs, analyse, each_anew
-from sapwood.tree.node.passed_on import emptied, filled
+from sapwood.tree.node.passed_on import (
+    PassedOn,
+    appended,
+    emptied,
+    filled,
+    put_in,
+    without,
+)
 from sapwood.tree.record.accounts import memos_of, outliving, read, stray
 from sapwood.tree.record.adopted import MORE, ROOM, TRIES, is_spoilt
 from sapwood.tree.record.build import LinkSpec, build
@@ -249,6 +256,8 @@ class _Parts:
     """
 
     added: Added = ()
+    appends: tuple[tuple[int, int], ...] = ()
+    passed: Sequence[tuple[PassedOn, Any]] = ()
 
     def __init__(
         self,
@@ -327,8 +336,7 @@ class _Parts:
         node = self._end(captured.graph, *(shown or (captured.result,)), last=True)
         result, self.gives = self.gives, None
         if shown is not None:
-            values = ((each, each.shown(value)) for each, value in passed)
-            result = filled(result, values)
+            result = filled(result, self.passed)
         # Regions run without the lock, so that other warm-ups may have come since.
         order.specialization.warm = self.warm
         other = outcome_of(self.warm, session, node.outputs, self.added)
@@ -608,7 +616,7 @@ class _Parts:
         shared = sharing(self.arrays, self.carried)
         which = crossing.which_are_one(self.ambient, self.arrays, self.carried)
         slots = tuple(slot for slot, _ in bound)
-        link = Link(node, slots, shared, which, None, idle, self.steady)
+        link = Link(node, slots, shared, which, None, idle, self.steady, self.appends)
         self.links.append(link)
         self.holds.append(node.held)
         self.device.pages.hold(node.held)
@@ -623,8 +631,11 @@ class _Parts:
         recordings.leases.cross(done.storages)
         self.made += done.storages
         self.gives = done.result
+        # Once: what is appended and returned is one.
+        self.passed = [(each, each.shown(x)) for each, x in self.session.passed_on]
+        values = put_in(done.values, self.appends, self.passed)
         # A slot may be bound to None, which is carried nowhere.
-        for (slot, own), value in zip(bound, done.values, strict=True):
+        for (slot, own), value in zip(bound, values, strict=True):
             if own is not None:
                 self.frame.pair(value, own)
             # A container that was passed is the function's own one.
@@ -723,11 +734,21 @@ class _Parts:
         """Return the arrays that the part bound; plain values are an error, later."""
         after = self.order.survey(self.arguments) if last else self._survey()
         self.after = after
-        changes = after.changes_since(self.before)
+        changes: Sequence[Change] = after.changes_since(self.before)
+        which = appended(changes, self.session.passed_on) if last else {}
+        if which is None:
+            self.unfit = "what it appends is not told from what else it appends"
+        changes = without(changes, which or {})
         # What nobody has seen before the end of a call is written there by replays.
         repeats = Repeated if last and self.in_place else BoundArray
         self.error = self.error or plain_changes(changes, but=repeats)
         bound = [change for change in changes if isinstance(change, repeats)]
+        numbers = {id(changes[i]): number for i, number in (which or {}).items()}
+        self.appends = tuple(
+            (k, numbers[id(change)])
+            for k, change in enumerate(bound)
+            if id(change) in numbers
+        )
         if last:
             self.added = added(changes, self.recordings.integration.is_array)
             undo_bound([each for each in bound if not isinstance(each, BoundArray)])

@@ -126,6 +126,7 @@ class FastChain(FastReplay):
         return (
             not node.asks
             and _can_end(lives, last)
+            and _appends_apart(last)
             and all(link.part.ambient is node.ambient for link in links)
             and not any(link.part.revokes for link in links)
             and not any(link.part.ferries for link in front)
@@ -183,10 +184,11 @@ class FastChain(FastReplay):
         slots: Sequence[Slot],
     ) -> None:
         """Make what plays each part, if C can do that of all of them."""
+        del slots  # those of the last part, but for what C does not write
         super().compile(arrays, found, (), ())
         for link, part in zip(self.node.chain[1:], self.behind, strict=True):
-            slots = () if link.live else link.bound
-            part.compile(arrays, found, values, slots)
+            own = () if link.live else _without_appended(link)
+            part.compile(arrays, found, values, own)
         if any(part.compiled is None for part in self.behind):
             self.compiled = None
 
@@ -226,6 +228,8 @@ class FastChain(FastReplay):
                     if wrote and shown is MISS:
                         decided = decided or _Decided(self, k, arrays, kept)
                         shown = decided.replay(k)
+                    if live is self._lives[-1] and shown is not MISS:
+                        self._append(passed)
                 if shown is MISS:
                     break
         finally:
@@ -238,6 +242,12 @@ class FastChain(FastReplay):
         kept.clear()
         self._went(began, strayed=shown is MISS)
         return shown if shown is MISS else filled(shown, passed)
+
+    def _append(self, passed: Sequence[tuple[PassedOn, Any]]) -> None:
+        """Append what is passed on, which C knows nothing of."""
+        last = self.node.chain[-1]
+        for place, number in last.appends:
+            last.bound[place].write(passed[number][1])
 
     def found(self) -> Arrays | None:
         """Return where the arrays are that the call in progress has read."""
@@ -323,7 +333,8 @@ class _Decided:
             self._given = carry(self._given, done.storages, ())
             args, _ = done.result
             return args
-        for slot, value in zip(link.bound, done.values, strict=True):
+        slots = _without_appended(link)
+        for slot, value in zip(slots, done.values, strict=True):
             slot.write(value)
         expect(link.part, link.bound, done.values)
         return done.result
@@ -386,6 +397,34 @@ def _is_little(node: Node) -> bool:
     alone = len(node.ambient.arrays) == len(node.places) - node.argument_places
     size = sum(node.places[i].size for i in written)
     return not written or (alone and len(written) <= _FEW and size <= _LITTLE)
+
+
+class _Nowhere:
+    """Stands for a slot that is written by others."""
+
+    root, path, attribute = None, "", ""
+
+    def bearer(self) -> None:
+        """Return what the slot is an attribute of: nothing."""
+
+    def write(self, value: object) -> None:
+        """Write nothing."""
+
+
+def _without_appended(link: Link) -> list[Any]:
+    """Return the slots that a part binds, but for what it appends that is passed on."""
+    which = {place for place, _ in link.appends}
+    return [_Nowhere() if i in which else slot for i, slot in enumerate(link.bound)]
+
+
+def _appends_apart(link: Link) -> bool:
+    """Return whether lists get what is passed on, or what C appends, and not both."""
+    which = {place for place, _ in link.appends}
+    both: list[set[str]] = [set(), set()]
+    for i, slot in enumerate(link.bound):
+        both[i in which].add(slot.path)
+    roots = (link.bound[i].root for i in which)
+    return both[0].isdisjoint(both[1]) and not any(type(x) is str for x in roots)
 
 
 def _can_end(lives: Sequence[Live], last: Link) -> bool:

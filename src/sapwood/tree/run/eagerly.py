@@ -6,7 +6,7 @@ end with the call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import UnionType
 from typing import Any, Final, NamedTuple
@@ -25,7 +25,7 @@ from sapwood.tree.nests.containers import arrays_in
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.objects import told
 from sapwood.tree.node.outputs import analyse
-from sapwood.tree.node.passed_on import emptied
+from sapwood.tree.node.passed_on import left_of
 from sapwood.tree.record import taking
 from sapwood.tree.record.host_data import lasting
 from sapwood.tree.record.repeated import Reordered
@@ -121,8 +121,8 @@ class Eagerly:
         # the function never be recorded. Then it computes in captures, too.
         if not specialization.remembers and (cached.fuller() or self._fills(live)):
             watching.prepares = specialization.remembers = True
-        shown = emptied(watched.result, watching.passed_on)
-        watching.prepares |= shown is None
+        left = left_of(watched.result, live.changes, watching.passed_on)
+        watching.prepares |= left is None
         error = self._found(watching, watched, live, before) or self._clock(before)
         if self.notes(error) and not watching.breaks:
             self.call_log.warmed_up(call)
@@ -131,7 +131,7 @@ class Eagerly:
             self._lease_loosely(watched, watching)
             specialization.warm = None
             if error is None and not watching.prepares:
-                specialization.warmed(self._shown(watching, watched, live, shown))
+                specialization.warmed(self._shown(watching, watched, live, left))
             if error is None:
                 self.call_log.warmed_up(call)
                 self.skips.settled(call)
@@ -245,14 +245,15 @@ class Eagerly:
         watching: Session,
         watched: Watched,
         live: Rehearsed,
-        shown: tuple[Any] | None,
+        left: tuple[Any, Sequence[changes.Change]] | None,
     ) -> Warm:
+        result, written = left or (watched.result, live.changes)
         # Only constants means that nobody tells warm-ups of ops. Digests of them would
         # never agree with those of a capture, which is told of all.
         return Warm(
             watching.digests() if watching.has_ops() else (),
             watched.stays | live.crossing,
-            told(watched.result if shown is None else shown[0], self._is_array),
+            told(result, self._is_array),
             tuple(watching.breaks),
             watching.room,
             frozenset(name for name, _ in watching.code),
@@ -261,7 +262,7 @@ class Eagerly:
             branches=watching.branches,
             writes=watching.writes,
             sees=watching.sees,
-            added=taking.added(live.changes, self._is_array),
+            added=taking.added(written, self._is_array),
         )
 
     def run(
