@@ -20,11 +20,12 @@ Route: TypeAlias = tuple[object, ...]
 class PassedOn(NamedTuple):
     """What a region returns: ``shown`` as the function gets it, and where that goes.
 
-    That is into the result, by ``routes``, and behind ``lists``, whose names end so.
+    That is into the result, by ``routes``. And it is ``kept``: appended to lists whose
+    names end so, or added to numbers, whose names have a plus in front.
     """
 
     routes: tuple[Route, ...]
-    lists: tuple[str, ...]
+    kept: tuple[str, ...]
     shown: Callable[[Any], Any]
 
 
@@ -54,7 +55,7 @@ def left_of(
 def appended(
     changes: Sequence[Change], passed: Iterable[tuple[PassedOn, Any]]
 ) -> Mapping[int, int] | None:
-    """Return which changes append such values, by number, and which of these.
+    """Return which changes append or add such values, by number, and which of these.
 
     None where that is not clear.
     """
@@ -62,16 +63,16 @@ def appended(
     wanted = [
         (number, name, _key(each.shown(value)))
         for number, (each, value) in enumerate(passed)
-        for name in each.lists
+        for name in each.kept
     ]
     for number, name, key in wanted:
         alike = [
             i
             for i, change in enumerate(changes)
             if isinstance(change, Added)
-            and change.number >= 0
             and change.item is None
-            and _is_called(change.slot.path, name)
+            and (change.number < 0) == name.startswith("+")
+            and _is_called(change.slot.path, name.removeprefix("+"))
             and _key(change.new) == key
         ]
         if len(alike) != sum(each[1:] == (name, key) for each in wanted):

@@ -26,12 +26,12 @@ class Flow(NamedTuple):
     """What becomes of a value that is only passed on.
 
     It is ``shown`` as a call of ``float(x)`` or ``x.item()`` shows it, found in the
-    result by ``routes``, and appended to ``lists``, by how their names end.
+    result by ``routes``, and ``kept``: see `PassedOn`.
     """
 
     shown: Callable[[Any], Any]
     routes: tuple[Route, ...]
-    lists: tuple[str, ...]
+    kept: tuple[str, ...]
 
 
 _MOST: Final = 2000
@@ -58,7 +58,7 @@ def passed_on(part: EagerRegion, stop: CodeType) -> PassedOn | None:
     if part.shown is None or goes is None:
         return None
     shown = partial(_in_turn, part.shown, goes.shown)
-    return PassedOn(goes.routes, goes.lists, shown)
+    return PassedOn(goes.routes, goes.kept, shown)
 
 
 def _in_turn(
@@ -83,14 +83,14 @@ def flow(stop: CodeType) -> Flow | None:
     if shown is None:
         return None
     routes: frozenset[Route] = frozenset({()})
-    lists: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
     for frame in frames:
         found = _ends(frame.f_code, frame.f_lasti, routes)
         if found is None:
             return None
         routes, more = found
-        lists += more
-    return Flow(shown, tuple(sorted(routes, key=repr)), lists)
+        kept += more
+    return Flow(shown, tuple(sorted(routes, key=repr)), kept)
 
 
 def _frames(frame: FrameType | None, stop: CodeType) -> Iterator[FrameType]:
@@ -162,7 +162,9 @@ class _Entry(NamedTuple):
 
 
 _End: TypeAlias = tuple[frozenset[Route], tuple[str, ...]]
-"""Where in what is returned a value is, and the lists that it was appended to."""
+"""Where in what is returned a value is, and where it is kept: see `PassedOn`."""
+_SUM: Final[frozenset[Route]] = frozenset({("<sum>",)})
+"""The routes of what the value was added to, until that is bound again."""
 
 
 _OTHER: Final = _Entry()
@@ -276,19 +278,19 @@ class _Following:
         number: int,
         stack: list[_Entry],
         names: dict[str, _Entry],
-        lists: tuple[str, ...],
+        kept: tuple[str, ...],
     ) -> Iterator[_End]:
         """Yield where in what is returned the value is, each way the code may go."""
         while True:
             op = self._ops[number]
-            if not self._is_new((number, (*stack,), frozenset(names.items()), lists)):
+            if not self._is_new((number, (*stack,), frozenset(names.items()), kept)):
                 return  # as before: around a loop
             name, number = op.opname, number + 1
             if name == "RETURN_VALUE":
-                yield _taken(stack, 1)[0].routes, lists
+                yield _others_but_it(stack), kept
                 return
             if name == "RETURN_CONST":
-                yield frozenset(), lists
+                yield frozenset(), kept
                 return
             if name == "RAISE_VARARGS" and not any(
                 each.routes for each in _taken(stack, op.arg or 0)
@@ -299,11 +301,11 @@ class _Following:
                 _jump(op, there, jump=True)
                 _jump(op, stack, jump=False)
                 to = self._numbers[op.argval]
-                yield from self._ends(to, there, {**names}, lists)
+                yield from self._ends(to, there, {**names}, kept)
             elif name in _GOES:
                 number = self._numbers[op.argval]
-            elif name == "CALL" and op.arg == 1 and (of := _appended(stack)):
-                lists = (*lists, of)
+            elif (of := _keeps(op, stack)) is not None:
+                kept = (*kept, *of)
             elif not _shuffle(op, stack):
                 _step(op, stack, names)
 
@@ -369,18 +371,52 @@ def _text(op: dis.Instruction) -> str:
     return "[" if op.opname == "BINARY_SUBSCR" else op.argrepr
 
 
-def _appended(stack: list[_Entry]) -> str:
-    """Do a call that appends the value; return how the name of the list ends.
+def _others_but_it(stack: list[_Entry]) -> frozenset[Route]:
+    """Take what is returned; return where the value is in it, but in no sum."""
+    (found,) = _taken(stack, 1)
+    if any("<sum>" in route for route in found.routes):
+        raise _Deciding
+    return found.routes
 
-    Nothing: it is no such call, and nothing is done.
+
+def _keeps(op: dis.Instruction, stack: list[_Entry]) -> tuple[str, ...] | None:
+    """Do what appends the value, or binds a sum of it; return where: see `PassedOn`.
+
+    None: it is no such instruction, and nothing is done.
     """
+    if op.opname == "CALL" and op.arg == 1:
+        return _appended(stack)
+    if op.opname == "BINARY_OP" and op.argrepr == "+=":
+        name, value = stack[-2].name if len(stack) > 1 else "", stack[-1]
+        if not name or value.routes != {()}:
+            return None
+        stack[-2:] = [_Entry(_SUM, name=name)]
+        return ()
+    bound = {
+        "STORE_ATTR": (1, f".{op.argval}"),
+        "STORE_DEREF": (0, op.argval),
+        "STORE_GLOBAL": (0, op.argval),
+    }.get(op.opname)
+    if op.opname == "STORE_SUBSCR" and stack:
+        bound = 2, f"[{stack[-1].constant!r}]"
+    if bound is None or len(stack) <= bound[0]:
+        return None
+    of = stack[-1 - bound[0]]
+    if of.routes != _SUM or of.name != bound[1]:
+        return None
+    del stack[-1 - bound[0] :]
+    return (f"+{of.name}",)
+
+
+def _appended(stack: list[_Entry]) -> tuple[str, ...] | None:
+    """Do a call that appends the value; return how the name of the list ends."""
     *called, item = _taken(stack, 3)
     appends = [each.name for each in called if each.appends and each.name]
     if item.routes == {()} and appends:
         stack.append(_OTHER)
-        return appends[0]
+        return (appends[0],)
     stack += [*called, item]
-    return ""
+    return None
 
 
 def _list(size: int, stack: list[_Entry]) -> _Entry:
