@@ -12,7 +12,12 @@ from typing import Any, Final
 
 import torch
 
-from sapwood.integrations.torch.stepping import parameters_of, settings_of, steps_live
+from sapwood.integrations.torch.stepping import (
+    looked_at,
+    parameters_of,
+    settings_of,
+    steps_live,
+)
 from sapwood.tree.guards import views
 from sapwood.tree.guards.code import functions_of, names_of
 from sapwood.tree.guards.frameworks import (
@@ -207,7 +212,7 @@ def _rests(optimizer: Any) -> Iterator[views.Rest]:
 
 _GROUPS: Final = View(
     "parameter groups",
-    lambda optimizer: (optimizer.param_groups,),
+    lambda optimizer: (looked_at(optimizer).param_groups,),
     lambda path, _, __: f"{path}.param_groups",
     way=Way(rests=lambda optimizer: [(vars(optimizer), ("param_groups",))]),
 )
@@ -239,7 +244,7 @@ _STEPPED_BY: Final = View(
 )
 _SETTINGS: Final = View(
     "optimizer settings",
-    lambda optimizer: dict(settings_of(optimizer)),
+    lambda optimizer: dict(settings_of(looked_at(optimizer))),
     lambda path, _, key: f"{path}.param_groups[{key[0]}][{key[1]!r}]",
     extent="keys",
     guarded=False,

@@ -21,11 +21,15 @@ from sapwood.tree.watch import session
 _OPTIMIZERS: Final = "torch.optim."
 _COUNTLESS: Final = frozenset({"SGD", "Muon"})
 """Optimizers of torch's that count no steps: their code is the same in each."""
+_SCALING: Final = ("grad_scale", "found_inf")
+"""What a `GradScaler` sets while an optimizer steps that is ``fused``."""
 _SEVERAL: Final = 4
 """With so many settings a step may be recorded for each; with more it runs live."""
 
 _settings: Final[WeakKeyDictionary[Any, set[Any]]] = WeakKeyDictionary()
 """With what settings optimizers were seen, up to one more than several."""
+_begun_with: Final[WeakKeyDictionary[Any, Any]] = WeakKeyDictionary()
+"""What settings optimizers had when a function was about to be called."""
 
 
 def parameters_of(optimizer: Any) -> list[Any]:
@@ -63,20 +67,36 @@ def steps_live(optimizer: Any) -> bool:
 def _often_changes(optimizer: Any) -> bool:
     known = _settings.setdefault(optimizer, set())
     if len(known) <= _SEVERAL:
-        plain = (
-            (key, constant_key(value))
-            for key, value in settings_of(optimizer)
-            if not isinstance(value, torch.Tensor)
-        )
-        known.add(tuple(plain))
+        known.add(_plain(optimizer))
     return len(known) > _SEVERAL
+
+
+def _plain(optimizer: Any) -> tuple[Any, ...]:
+    """Return what tells the settings that are plain values."""
+    return tuple(
+        (key, constant_key(value))
+        for key, value in settings_of(optimizer)
+        if not isinstance(value, torch.Tensor)
+    )
+
+
+def looked_at(optimizer: Any) -> Any:
+    """Return an optimizer, whose settings are noted as those that a call begins with.
+
+    A live step takes those that it finds in a replay. What the function sets before
+    its step, and takes back, it would not find.
+    """
+    if session.current() is None:
+        _begun_with[optimizer] = _plain(optimizer)
+    return optimizer
 
 
 class _Step:
     """The step of an optimizer, as an eager region.
 
-    It is passed the parameters of all groups and behind them their gradients, or None:
-    those that the function has, which it keeps in slots for itself until it returns.
+    It is passed the parameters of all groups and behind them their gradients, or None,
+    and what a scaler has set: those that the function has, which it keeps in slots for
+    itself until it returns.
     """
 
     # What else it changes is the optimizer's own: its counts, and the means it keeps.
@@ -88,12 +108,14 @@ class _Step:
         self._optimizer = optimizer
 
     def __call__(self, *arrays: Any) -> None:
-        optimizer, count = self._optimizer, len(arrays) // 2
+        optimizer, count = self._optimizer, len(arrays) // 2 - 1
         params, given = arrays[:count], iter(arrays[:count])
         held = [group["params"] for group in optimizer.param_groups]
         before = [each.grad for each in params]
+        scaled = _scaling(optimizer)
         try:
-            _give(params, arrays[count:])
+            _give(params, arrays[count : 2 * count])
+            _scale(optimizer, arrays[2 * count :])
             for group in optimizer.param_groups:
                 group["params"] = [*islice(given, len(group["params"]))]
             # Without hooks: those ran, or will, where the function calls the step.
@@ -101,6 +123,7 @@ class _Step:
             # Where it raises, they are to be found, as the function has bound them.
             _give(params, before)
         finally:
+            _scale(optimizer, scaled)
             for group, own in zip(optimizer.param_groups, held, strict=True):
                 group["params"] = own
 
@@ -112,6 +135,19 @@ class _Step:
 def _give(params: Sequence[Any], gradients: Sequence[Any]) -> None:
     for each, gradient in zip(params, gradients, strict=True):
         each.grad = gradient
+
+
+def _scaling(optimizer: Any) -> tuple[Any, Any]:
+    """Return what a scaler has set for a step that scales by itself, or None twice."""
+    scale, found = (vars(optimizer).get(name) for name in _SCALING)
+    return scale, found
+
+
+def _scale(optimizer: Any, values: Sequence[Any]) -> None:
+    for name, value in zip(_SCALING, values, strict=True):
+        vars(optimizer).pop(name, None)
+        if value is not None:
+            setattr(optimizer, name, value)
 
 
 def _step_of(held: Callable[[], Any]) -> _Step | None:
@@ -139,13 +175,19 @@ def _before_step(
     optimizer: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], Mapping[str, Any]] | None:
     """Have a step be an eager region, where the function in progress needs that."""
+    if torch.compiler.is_compiling():
+        return None  # told to the compiler, which cannot trace what follows
     watching = session.current()
     if watching is None or not watching.may_read(0):
         return None
     if args[1:] or kwargs or args[0] is not optimizer or not steps_live(optimizer):
         return None
+    if _begun_with.get(optimizer) != _plain(optimizer):
+        return None
     params = parameters_of(optimizer)
-    watching.live(_Step(optimizer), (*params, *(each.grad for each in params)), {})
+    gradients = (each.grad for each in params)
+    arrays = *params, *gradients, *_scaling(optimizer)
+    watching.live(_Step(optimizer), arrays, {})
     return (_Stepped(),), kwargs
 
 
