@@ -43,7 +43,7 @@ from sapwood.tree.node.outputs import _Known
 from sapwood.tree.record import host_data, taking
 from sapwood.tree.record.repeated import _differs
 from sapwood.tree.record.staging import Swaps
-from sapwood.tree.regions import branches
+from sapwood.tree.regions import branches, chain, flow
 from sapwood.tree.regions.chain import Passage
 from sapwood.tree.regions.parts import _Parts
 from sapwood.tree.regions.rerun import Begun, Rerun
@@ -486,6 +486,42 @@ GAP_MUTANTS: Final = (
 )
 
 TRIED_MUTANTS: Final = (
+    mutant(
+        "regions that write are taken to be passed all that was written",
+        _Parts._is_alone,
+        "if part.sees or not part.writes:\n            return False",
+        "if part.writes:\n            return not part.sees",
+    ),
+    mutant(
+        "what is used is passed on",
+        flow._others,
+        "if any(each.routes for each in taken):",
+        "if False:",
+    ),
+    mutant(
+        "what looks at its caller's variables sees nothing",
+        flow._ends,
+        "if not _PEEPERS.isdisjoint(code.co_names):",
+        "if False:",
+    ),
+    mutant(
+        "whatever is called float is it",
+        flow._shown,
+        "return number if there is getattr(builtins, name, None) else None",
+        "return number",
+    ),
+    mutant(
+        "what is raised behind a region that wrote is tried again",
+        fast_chain._goes_on,
+        "if ends:",
+        "if False:",
+    ),
+    mutant(
+        "what is passed on could go another way",
+        chain._may_stray,
+        "if live.passed_on is not None:",
+        "if False:",
+    ),
     mutant(
         "regions that only read are answered after captures that raise",
         Eagerly._as_captured,

@@ -515,6 +515,58 @@ def test_nothing_is_saved_for_what_is_passed_on(rig):
     assert f.stats().replays >= 12
 
 
+class Meter:
+    """Appends as lists do, and more."""
+
+    def __init__(self):
+        self.meter, self.best = [], 0.0
+
+    def append(self, value):
+        self.meter.append(value)
+        self.best = max(self.best, value)
+
+
+def test_what_appends_and_does_more(rig):
+    """A method of that name is no list's."""
+    rt = rig.runtime
+    mine, theirs = Meter(), Meter()
+
+    def fn(books, x):
+        books.meter.append(float(x.sum()))
+        return x * 2
+
+    def outer(meter):
+        return type("Books", (), {"meter": meter})()
+
+    pair = outer(mine), outer(theirs)
+    f, draw = rt.graph(lambda x: fn(pair[0], x)), random.Random(4)
+    for turn in range(30):
+        x = np.full(4, 1.0 if turn < 10 else draw.random() * 4)
+        f(rt.array(x))
+        fn(pair[1], rt.array(x))
+        assert (mine.meter, mine.best) == (theirs.meter, theirs.best)
+
+
+def test_few_values_in_a_list_of_its_own(rig):
+    """Where it cannot be told where a value goes, it decides, as others do."""
+
+    def fn(x):
+        found = []
+        found.append(int((x > 0).sum()))
+        holder = Books()
+        holder.losses.append(x.argmax().item())
+        return x * 2, found, holder.losses
+
+    rt = rig.runtime
+    f = rt.graph(fn)
+    for turn in range(60):
+        x = np.array([1.0, 2.0 + turn, -1.0, 0.5])
+        y, found, best = f(rt.array(x))
+        assert (found, best) == ([3], [1])
+        assert _bytes(y) == _bytes(rt.array(x) * 2)
+    assert f.stats().replays >= 40
+
+
 def test_with_the_full_graph_nothing_is_read(rig):
     f = rig.runtime.graph(_alone, fullgraph=True)
     with pytest.raises(sw.CaptureError, match="on the host"):

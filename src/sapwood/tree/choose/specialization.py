@@ -16,6 +16,7 @@ _WASTED: Final = 16
 _TRIED: Final = 64
 """So many calls between two tries, where so many recordings were not replayed."""
 
+_UNCLEAR: Final = 4
 WAYS: Final = 16
 """So many ways that calls go, by values that regions return, are known at most."""
 
@@ -35,7 +36,9 @@ class Specialization:
     attempt failed, where another one may not; ``unready`` counts those in a row that
     could not begin, ``reorders`` captures whose ops were in another order than those
     of the warm-up. The function ``reads_arguments`` by itself, too, from slots;
-    it ``remembers``: a cached function has computed something in a warm-up. If it
+    it ``remembers``: a cached function has computed something in a warm-up. Its
+    ``reads_decide``, all of them, once a few warm-ups were ``unclear`` about where that
+    went which was only passed on. If it
     is ``branching``, calls go different ways by values that regions return: ``ways``
     are the warm-ups of all of them, and ``astray`` weighs calls that went a new one
     against those that were replayed. Until one is recorded, so many
@@ -56,7 +59,8 @@ class Specialization:
         self.ambient: dict[str, History] = {}
         self.misses: tuple[int, ...] = ()
         self.missing = self.wasted = 0
-        self.reads_arguments = self.remembers = False
+        self.reads_arguments = self.remembers = self.reads_decide = False
+        self.unclear = 0
         self.branching = self.apart = False
         self.astray = self.stray_captures = self.warmups_due = 0
         self.ways: list[Warm] = []
@@ -92,6 +96,11 @@ class Specialization:
         """Note a call that no recording fitted."""
         self.misses = (*self.misses[-1:], clock)
         self.missing += 1
+
+    def is_unclear(self) -> None:
+        """Note a warm-up that did not show where something went that it passes on."""
+        self.unclear += 1
+        self.reads_decide = self.unclear >= _UNCLEAR
 
     def strays(self) -> bool:
         """Note a call that went another way than all recordings, by a plain value.

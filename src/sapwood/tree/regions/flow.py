@@ -1,7 +1,7 @@
 """Where a value goes that the host has read: what the bytecode behind the read says.
 
-A value that is only passed on, into the result, decides nothing: ``return
-loss.item()``. What may look at it, or keep it, is not told apart: then it decides.
+A value that is only passed on, into the result, a list, or a sum, decides nothing:
+``return loss.item()``. Whatever else may look at it, or keep it, makes it decide.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from operator import attrgetter
 from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from sapwood.tree.guards.asking import Listening
 from sapwood.tree.node.passed_on import PassedOn, Route
 from sapwood.tree.regions.crossing import is_seam
-from sapwood.tree.watch.session import ROOM, EagerRegion
+from sapwood.tree.watch.session import ROOM, EagerRegion, Session
 
 
 class Flow(NamedTuple):
@@ -49,12 +50,12 @@ _PEEPERS: Final = frozenset(
 """Names of what looks at the variables of its caller."""
 
 
-def passed_on(part: EagerRegion, stop: CodeType) -> PassedOn | None:
+def passed_on(part: EagerRegion, session: Session, stop: CodeType) -> PassedOn | None:
     """Return how the function only passes on what a region is about to return.
 
     It is called there, by code that ``stop`` has called. None where that may decide.
     """
-    goes = None if part.shown is None else flow(stop)
+    goes = None if part.shown is None or session.decides else flow(stop)
     if part.shown is None or goes is None:
         return None
     shown = partial(_in_turn, part.shown, goes.shown)
@@ -89,7 +90,9 @@ def flow(stop: CodeType) -> Flow | None:
         if found is None:
             return None
         routes, more = found
-        kept += more
+        if not all(_is_plain(frame, chain) for chain in more):
+            return None
+        kept += tuple(f"{plus}{_tail(chain)}" for plus, *chain in more)
     return Flow(shown, tuple(sorted(routes, key=repr)), kept)
 
 
@@ -101,6 +104,32 @@ def _frames(frame: FrameType | None, stop: CodeType) -> Iterator[FrameType]:
 
 def _is_own(frame: FrameType) -> bool:
     return frame.f_code.co_filename.startswith(ROOM)
+
+
+def _is_plain(frame: FrameType, chain: Chain) -> bool:
+    """Return whether that is a list to append to, or a whole number to add to.
+
+    What else has an ``append``, or sums, may do more with the value.
+    """
+    plus, first, *rest = chain
+    places = frame.f_locals, frame.f_globals
+    held: Any = next((each[first] for each in places if first in each), None)
+    for part in rest:
+        if type(part) is str:
+            held = getattr(held, "__dict__", {}).get(part)
+        elif isinstance(held, dict):
+            held = held.get(*part)
+    if not rest and first in frame.f_code.co_varnames:
+        return False  # it is the function's own, or another name of something
+    return type(held) in ({int, Listening} if plus else {list})
+
+
+def _tail(chain: Sequence[Any]) -> str:
+    """Return how the paths of a thing end that code calls so."""
+    first, *rest = chain
+    if not rest:
+        return str(first)
+    return "".join(f".{x}" if type(x) is str else f"[{x[0]!r}]" for x in rest)
 
 
 # How it is read.
@@ -149,20 +178,28 @@ def _called(code: CodeType, at: int) -> tuple[str, bool]:
 # Where it goes.
 
 
+Chain: TypeAlias = tuple[Any, ...]
+"""A variable, and behind it names of attributes, and keys alone in tuples."""
+
+
 class _Entry(NamedTuple):
     """What is on the stack: where the value is in it, and a constant, if it is one.
 
-    Else its ``name`` ends so, and it may be the method that ``appends`` to such a list.
+    Else it is called so, if that is known, and it may be the method that ``appends`` to
+    what is called so.
     """
 
     routes: frozenset[Route] = frozenset()
     constant: object = None
-    name: str = ""
+    chain: Chain = ()
     appends: bool = False
 
 
-_End: TypeAlias = tuple[frozenset[Route], tuple[str, ...]]
-"""Where in what is returned a value is, and where it is kept: see `PassedOn`."""
+_End: TypeAlias = tuple[frozenset[Route], tuple[Chain, ...]]
+"""Where in what is returned a value is, and where it is kept.
+
+That are lists behind an empty text, and numbers behind a plus.
+"""
 _SUM: Final[frozenset[Route]] = frozenset({("<sum>",)})
 """The routes of what the value was added to, until that is bound again."""
 
@@ -180,16 +217,8 @@ _USES: Final = frozenset(
     {"BINARY_OP", "BINARY_SLICE", "BINARY_SUBSCR", "BUILD_SET", "BUILD_SLICE"}
     | {"BUILD_STRING", "CALL", "CALL_FUNCTION_EX", "CALL_INTRINSIC_1", "CALL_KW"}
     | {"COMPARE_OP", "CONTAINS_OP", "CONVERT_VALUE", "FORMAT_SIMPLE", "FORMAT_VALUE"}
-    | {
-        "FORMAT_WITH_SPEC",
-        "GET_ITER",
-        "MAKE_FUNCTION",
-        "IS_OP",
-        "TO_BOOL",
-        "UNARY_INVERT",
-        "UNARY_NEGATIVE",
-    }
-    | {"UNARY_NOT", "UNARY_POSITIVE"}
+    | {"FORMAT_WITH_SPEC", "GET_ITER", "IS_OP", "MAKE_FUNCTION", "TO_BOOL"}
+    | {"UNARY_INVERT", "UNARY_NEGATIVE", "UNARY_NOT", "UNARY_POSITIVE"}
 )
 """They take others, and push one."""
 _TAKES: Final = frozenset(
@@ -278,7 +307,7 @@ class _Following:
         number: int,
         stack: list[_Entry],
         names: dict[str, _Entry],
-        kept: tuple[str, ...],
+        kept: tuple[Chain, ...],
     ) -> Iterator[_End]:
         """Yield where in what is returned the value is, each way the code may go."""
         while True:
@@ -344,17 +373,18 @@ def _step(op: dis.Instruction, stack: list[_Entry], names: dict[str, _Entry]) ->
     if name in _NOTHING:
         return
     if name in _LOADS:
-        named = op.argval if isinstance(op.argval, str) else ""
-        stack += [_Entry(name=named)] * _effect(op)
+        named = (op.argval,) if isinstance(op.argval, str) else ()
+        stack += [_Entry(chain=named)] * _effect(op)
     elif name in _PUSHES_AGAIN:
         (of,) = _others(stack, 1)
-        found = _Entry(name=f".{op.argval}")
+        found = _Entry(chain=of.chain and (*of.chain, op.argval))
         if op.argval == "append":
-            found = _Entry(name=of.name, appends=True)
+            found = _Entry(chain=of.chain, appends=True)
         stack += [found] * (1 + _effect(op))
     elif name in {"BINARY_SUBSCR", "BINARY_OP"} and "[" in _text(op):
-        _, key = _others(stack, 2)
-        stack.append(_Entry(name="" if key.constant is None else f"[{key.constant!r}]"))
+        of, key = _others(stack, 2)
+        known = of.chain and key.constant is not None
+        stack.append(_Entry(chain=(*of.chain, (key.constant,)) if known else ()))
     elif name in _USES:
         _others(stack, 1 - _effect(op))
         stack.append(_OTHER)
@@ -379,7 +409,7 @@ def _others_but_it(stack: list[_Entry]) -> frozenset[Route]:
     return found.routes
 
 
-def _keeps(op: dis.Instruction, stack: list[_Entry]) -> tuple[str, ...] | None:
+def _keeps(op: dis.Instruction, stack: list[_Entry]) -> tuple[Chain, ...] | None:
     """Do what appends the value, or binds a sum of it; return where: see `PassedOn`.
 
     None: it is no such instruction, and nothing is done.
@@ -387,34 +417,46 @@ def _keeps(op: dis.Instruction, stack: list[_Entry]) -> tuple[str, ...] | None:
     if op.opname == "CALL" and op.arg == 1:
         return _appended(stack)
     if op.opname == "BINARY_OP" and op.argrepr == "+=":
-        name, value = stack[-2].name if len(stack) > 1 else "", stack[-1]
-        if not name or value.routes != {()}:
+        chain, value = stack[-2].chain if len(stack) > 1 else (), stack[-1]
+        if not chain or value.routes != {()}:
             return None
-        stack[-2:] = [_Entry(_SUM, name=name)]
+        stack[-2:] = [_Entry(_SUM, chain=chain)]
         return ()
-    bound = {
-        "STORE_ATTR": (1, f".{op.argval}"),
-        "STORE_DEREF": (0, op.argval),
-        "STORE_GLOBAL": (0, op.argval),
-    }.get(op.opname)
-    if op.opname == "STORE_SUBSCR" and stack:
-        bound = 2, f"[{stack[-1].constant!r}]"
-    if bound is None or len(stack) <= bound[0]:
+    below = _BOUND.get(op.opname)
+    if below is None or len(stack) <= below:
         return None
-    of = stack[-1 - bound[0]]
-    if of.routes != _SUM or of.name != bound[1]:
+    of, *where = stack[-1 - below :]
+    if of.routes != _SUM or of.chain != _bound(op, where):
         return None
-    del stack[-1 - bound[0] :]
-    return (f"+{of.name}",)
+    del stack[-1 - below :]
+    return (("+", *of.chain),)
 
 
-def _appended(stack: list[_Entry]) -> tuple[str, ...] | None:
-    """Do a call that appends the value; return how the name of the list ends."""
+_BOUND: Final = {
+    "STORE_ATTR": 1,
+    "STORE_DEREF": 0,
+    "STORE_GLOBAL": 0,
+    "STORE_SUBSCR": 2,
+}
+"""How many entries are above what is bound: where it is bound."""
+
+
+def _bound(op: dis.Instruction, where: Sequence[_Entry]) -> Chain:
+    """Return what is bound there, as code calls it."""
+    if not where:
+        return (op.argval,)
+    of, *key = where
+    last = (key[0].constant,) if key else op.argval
+    return of.chain and (*of.chain, last)
+
+
+def _appended(stack: list[_Entry]) -> tuple[Chain, ...] | None:
+    """Do a call that appends the value; return to what."""
     *called, item = _taken(stack, 3)
-    appends = [each.name for each in called if each.appends and each.name]
+    appends = [each.chain for each in called if each.appends and each.chain]
     if item.routes == {()} and appends:
         stack.append(_OTHER)
-        return (appends[0],)
+        return (("", *appends[0]),)
     stack += [*called, item]
     return None
 
@@ -467,9 +509,9 @@ def _step_by_name(
     these = op.argval if isinstance(op.argval, tuple) else (op.argval,)
     if op.opname == "STORE_FAST_LOAD_FAST":
         names[these[0]] = _taken(stack, 1)[0]
-        stack.append(names.get(these[1], _OTHER))
+        stack.append(names.get(these[1], _Entry(chain=(these[1],))))
     elif op.opname.startswith("LOAD_FAST"):
-        stack += [names.get(each, _OTHER) for each in these]
+        stack += [names.get(each, _Entry(chain=(each,))) for each in these]
         if op.opname == "LOAD_FAST_AND_CLEAR":
             names[these[0]] = _OTHER
     elif op.opname.startswith("STORE_FAST"):

@@ -285,6 +285,7 @@ class _Parts:
         self.session = Session(
             tolerant=False,
             splits=order.tolerant,
+            decides=order.specialization.reads_decide,
             holds=order.before.holds,
             guarded=order.before.guards_hosts,
         )
@@ -818,7 +819,7 @@ class _Parts:
         caught, within = crossing.caught_at(run, users=not part.sees)
         self.returns = crossing.only_returns(run)
         told = crossing.Passed(args, kwargs, self.recordings.integration).text()
-        goes = passed_on(part, run)
+        goes = passed_on(part, self.session, run)
         crossing.refuse_manner(part.name, manner, self.outside, self.session)
         live = partial(
             Live,

@@ -110,7 +110,7 @@ class Rehearsed:
         session, framework = self._session, self._device.framework
         refuse_manner(part.name, framework.manner(), self._outside, session)
         returns = only_returns(warm_up.__code__)
-        goes = passed_on(part, warm_up.__code__)
+        goes = passed_on(part, session, warm_up.__code__)
         with framework.resting():
             found = None
             if part.sees:

@@ -89,7 +89,7 @@ class Eagerly:
         if of:
             self.skips.shared(self.cache.nodes)
         self.surveyor = Surveyor(of.target if of else target, integration)
-        self.assigning = self.unclear = 0
+        self.assigning = 0
 
     def warm_up(self, unfound: Unfound, rerun: Rerun | None = None) -> Any:
         """Run a call eagerly and watch what it does.
@@ -104,6 +104,7 @@ class Eagerly:
             tolerant=not strict,
             rehearses=not apart,
             splits=not strict,
+            decides=specialization.reads_decide,
             as_captured=apart,
             holds=before.holds,
             guarded=before.guards_hosts,
@@ -123,8 +124,9 @@ class Eagerly:
             watching.prepares = specialization.remembers = True
         left = left_of(watched.result, live.changes, watching.passed_on)
         error = self._found(watching, watched, live, before) or self._clock(before)
-        if left is None and error is None:
-            watching.prepares, error = True, self._unclear(watching)
+        if left is None:
+            specialization.is_unclear()
+            watching.prepares = True
         if self.notes(error) and not watching.breaks:
             self.call_log.warmed_up(call)
             return watched.result
@@ -139,21 +141,9 @@ class Eagerly:
             bound = [x.new for x in live.changes if isinstance(x, changes.Repeated)]
             self._donate(call, (watched.result, [*filter(self._is_array, bound)]))
         if error is not None:
-            settles = left is None or _assigns(live)
-            self.cannot(specialization, error, call, settles=settles)
+            self.cannot(specialization, error, call, settles=_assigns(live))
             self.call_log.passed_through(call, str(error))
         return watched.result
-
-    def _unclear(self, watching: Session) -> CaptureError | None:
-        """Note that a call did not show where what it read went; refuse too many."""
-        self.unclear += 1
-        if self.unclear <= _ASSIGNING:
-            return None
-        _, name, *_ = watching.breaks[-1]
-        return CaptureError(
-            f"what {name} gives is not told from what else it returns or keeps",
-            remedy="Return the array, and read it outside the graphed function",
-        )
 
     def notes(self, error: Exception | None) -> bool:
         """Note whether calls can be recorded with the way back, and only so."""

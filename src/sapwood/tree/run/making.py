@@ -130,7 +130,7 @@ class Making:
         if made.error is not None:
             return (self._once(found, unfound, made.error),)
         self.call_log.recorded(call, made.node)
-        self.eagerly.assigning = self.eagerly.unclear = 0
+        self.eagerly.assigning = 0
         self._keep(unfound, made)
         return (self.replay(found, call),)
 

@@ -157,13 +157,15 @@ class Session:
     follows may go by; it ``writes`` where one ran that may have written arrays, and one
     ``sees`` it where it may have found, kept or changed anything of the function's. The
     exception that was ``handled`` where the call began, regions find in replays, too.
-    What regions return that is only ``passed_on`` is noted beside how.
+    What regions return that is only ``passed_on`` is noted beside how, unless what is
+    read ``decides`` in any case.
     ``exactly`` ends that numbers listen to what is asked of them, where they do.
     """
 
     tolerant: bool
     rehearses: bool = False
     splits: bool = False
+    decides: bool = False
     as_captured: bool = False
     holds: Callable[[object], bool] = _nothing
     guarded: Callable[[], bool] = bool
