@@ -489,8 +489,8 @@ TRIED_MUTANTS: Final = (
     mutant(
         "regions that write are taken to be passed all that was written",
         _Parts._is_alone,
-        "if part.sees or not part.writes:\n            return False",
-        "if part.writes:\n            return not part.sees",
+        "return all(",
+        "return True or all(",
     ),
     mutant(
         "what is used is passed on",
