@@ -499,12 +499,6 @@ TRIED_MUTANTS: Final = (
         "if False:",
     ),
     mutant(
-        "what looks at its caller's variables sees nothing",
-        flow._ends,
-        "if not _PEEPERS.isdisjoint(code.co_names):",
-        "if False:",
-    ),
-    mutant(
         "whatever is called float is it",
         flow._shown,
         "return number if there is getattr(builtins, name, None) else None",
