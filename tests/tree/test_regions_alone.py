@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import random
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import pytest
@@ -252,7 +253,7 @@ def test_what_does_not_fit_behind_it(rig):
         return loss.item(), weights, y + model.gradient, y
 
     mine, theirs = Model(rt.array, inside), Model(rt.array)
-    f, held = rt.graph(lambda x: step(mine, x)), []
+    f, held = rt.graph(partial(step, mine)), []
     for turn[0] in range(60):
         x = np.full(4, 1 + turn[0] / 60)
         held.append((f(rt.array(x)), step(theirs, rt.array(x))))

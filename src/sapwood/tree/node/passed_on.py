@@ -36,7 +36,11 @@ def emptied(result: Any, passed: Iterable[tuple[PassedOn, Any]]) -> tuple[Any] |
     """
     for each, value in passed:
         for route in each.routes:
-            if _key(_at(result, route)) != _key(each.shown(value)):
+            try:
+                found = _at(result, route)
+            except (LookupError, TypeError):  # it is another result than was returned
+                return None
+            if _key(found) != _key(each.shown(value)):
                 return None
             result = _with(result, route, None)
     return (result,)

@@ -35,6 +35,7 @@ class Flow(NamedTuple):
     kept: tuple[str, ...]
 
 
+_AROUND: Final = ("/torch/nn/modules/module.py", "/torch/utils/_contextlib.py")
 _MOST: Final = 2000
 """So many instructions are followed behind one read."""
 
@@ -78,7 +79,9 @@ def flow(stop: CodeType) -> Flow | None:
         del frames[0]
     while frames and _is_own(frames[-1]):
         frames.pop()
-    if not frames or any(map(_is_own, frames)):
+    # What C calls a function for, as max(map(f, rows)) does, no frame tells. So it is
+    # the graphed function's own frame, and what torch has around it.
+    if not frames or not all(map(_hands_back, frames[1:])):
         return None
     shown = _shown(frames[0])
     if shown is None:
@@ -100,6 +103,11 @@ def _frames(frame: FrameType | None, stop: CodeType) -> Iterator[FrameType]:
     while frame is not None and frame.f_code is not stop:
         yield frame
         frame = frame.f_back
+
+
+def _hands_back(frame: FrameType) -> bool:
+    """Return whether a frame is torch's, and returns what a function gives it."""
+    return frame.f_code.co_filename.endswith(_AROUND)
 
 
 def _is_own(frame: FrameType) -> bool:
