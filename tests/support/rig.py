@@ -11,6 +11,7 @@ import gc
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from time import monotonic, sleep
 from typing import Any, Final, TypeVar, cast
 
 from sapwood.driver.cuda import Cuda
@@ -53,6 +54,8 @@ CUDA: Final = "cuda"
 
 _TOTAL: Final = Size(1 << 28)
 _PAGE: Final = Size(1 << 16)
+_LATE: Final = 2.0
+"""Seconds after which what a thread holds counts as a leak."""
 
 
 class _Gone(Layer):
@@ -128,8 +131,19 @@ class Rig:
             self.runtime.synchronize()
         self.runtime.close()
         gc.collect()
+        if self.variant == CUDA:
+            self._wait_for_threads()
         self.check_leaks()
         self.device.close()
+
+    def _wait_for_threads(self) -> None:
+        """Wait, but not for long, until other threads have let go of their arrays.
+
+        Autograd's lets go of a graph some time after ``backward`` has returned.
+        """
+        end = monotonic() + _LATE
+        while any(self.device.live_handles().values()) and monotonic() < end:
+            sleep(0.01)
 
     def abandon(self) -> None:
         """Give everything back by force, after a test that failed.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import math
 import random
+from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
@@ -91,6 +92,18 @@ def _around(x):
     return {"value": value, "sums": sums, "x": x}
 
 
+def _within(x):
+    """What other code there is takes no value apart, and hides none."""
+    values = []
+    for scale, (add, *_) in ((2, (1, 0)), (3, (2, 0))):
+        with nullcontext(scale) as factor:
+            x = x * factor + add
+        import math as again
+
+        values += [again.floor(2.5)]
+    return values, x.sum().item(), x
+
+
 def _raised(x):
     value = x.sum().item()
     if x.shape == (3,):
@@ -107,6 +120,7 @@ PASSING = {
     "either way": _either,
     "lists": _several,
     "around a loop": _around,
+    "within others": _within,
     "or raises": _raised,
 }
 
@@ -352,6 +366,14 @@ def _adds_floats(books, x):
     return x * 2
 
 
+def _appends_dicts(books, x):
+    """As logs of metrics are kept: with some of the values a constant, or an array."""
+    y = x * 2
+    books.losses.append({"sum": y.sum().item(), "n": 4, "max": (y.max().item(), y)})
+    books.history["mean"].append({"mean": float(y.mean()), "again": y.max().item()})
+    return y
+
+
 def _adds_and_returns(books, x):
     value = (x > 0.5).sum().item()
     books.steps += value
@@ -365,6 +387,8 @@ def _adds_and_uses(books, x):
 
 APPENDING = {
     "adds": _adds,
+    "adds floats": _adds_floats,
+    "appends dicts": _appends_dicts,
     "adds and returns": _adds_and_returns,
     "appends": _appends,
     "and returns": _appends_and_returns,
@@ -382,7 +406,6 @@ WRITING = {
     "counted": _counted,
     "computed": _computed,
     "adds twice": _adds_twice,
-    "adds floats": _adds_floats,
     "adds and uses": _adds_and_uses,
 }
 

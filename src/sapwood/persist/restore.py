@@ -283,5 +283,5 @@ class Finder:
 
 
 def _may_add(held: object, output: Output) -> bool:
-    number = isinstance(output, Constant) and type(output.value) is int
-    return type(held) is list or (type(held) is int and number)
+    number = isinstance(output, Constant) and type(output.value) in (int, float)
+    return type(held) is list or (type(held) in (int, float) and number)

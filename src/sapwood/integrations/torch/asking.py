@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
+from torch.utils import checkpoint
 
 from sapwood.tree.watch.session import served
 
@@ -21,6 +22,8 @@ SEEDED: Final = (
     ),
     "Do so outside the graphed function; give checkpoint(…) preserve_rng_state=False",
 )
+
+_States: TypeAlias = tuple[list[int], list[torch.Tensor]]
 
 _NAME: Final = "_cuda_isCurrentStreamCapturing"
 capturing: Final[Callable[[], bool]] = getattr(torch._C, _NAME)
@@ -41,6 +44,8 @@ def notice_askers() -> None:
     if hasattr(stream, "is_capturing"):
         stream.is_capturing = _noticing_of(stream.is_capturing)
     torch.cuda.random._lazy_call = _refusing(torch.cuda.random._lazy_call)
+    checkpoint.get_device_states = _reading(checkpoint.get_device_states)
+    checkpoint.set_device_states = _setting(checkpoint.set_device_states)
     torch.cuda.default_generators = _Generators(torch.cuda.default_generators)
 
 
@@ -68,6 +73,33 @@ def _refusing(call: Callable[..., None]) -> Callable[..., None]:
         call(*args, **kwargs)
 
     return called
+
+
+def _reading(read: Callable[..., _States]) -> Callable[..., _States]:
+    """Return what checkpoints read the states of generators by.
+
+    No capture knows them. Where nothing draws from one until it is set back, that does
+    nothing: a warm-up shows it.
+    """
+
+    def states(*args: Any) -> _States:
+        return ([], []) if served() is not None and capturing() else read(*args)
+
+    return states
+
+
+def _setting(set_back: Callable[..., None]) -> Callable[..., None]:
+    """Return what checkpoints set the states back by, before they run a part again."""
+
+    def set_states(devices: Any, states: Any, **options: Any) -> None:
+        session = served()
+        for device, state in zip(devices, states, strict=True):
+            known = generator_of(torch.device("cuda", device)).get_state()
+            if session is not None and bytes(known.numpy()) != bytes(state.numpy()):
+                session.refuse(*SEEDED)
+        set_back(devices, states, **options)
+
+    return set_states
 
 
 class _Generators(tuple[torch.Generator, ...]):

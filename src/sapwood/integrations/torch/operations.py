@@ -178,6 +178,29 @@ def _text(value: Any) -> str:
     return repr(value) if isinstance(value, _TOLD) else cls.__qualname__
 
 
+def draws_normal(op: Operation, args: tuple[Any, ...]) -> bool:
+    """Return whether an operation looks at its deviations, and then draws by them."""
+    return op.packet is _aten.normal and isinstance(args[1], torch.Tensor)
+
+
+def normal(mean: Any, std: Any, *, generator: torch.Generator | None = None) -> Any:
+    """Draw as ``torch.normal`` does with deviations in a tensor, one step by the other.
+
+    So that its look at them, which has the host wait, is told apart from the drawing.
+    The steps are those of ATen/native/DistributionTemplates.h.
+    """
+    if std.numel() and not std.min().ge(0).item():
+        raise RuntimeError("normal expects all elements of std >= 0.0")
+    shape, like = std.shape, std
+    if isinstance(mean, torch.Tensor):
+        shape, like = torch.broadcast_shapes(mean.shape, std.shape), mean
+    drawn = torch.empty(shape, dtype=like.dtype, device=like.device)
+    drawn.normal_(0, 1, generator=generator)
+    if not isinstance(mean, torch.Tensor):
+        mean = torch.full((), mean, dtype=drawn.dtype, device=drawn.device)
+    return drawn.mul_(std).add_(mean)
+
+
 def is_dense(use: tuple[Any, bool]) -> bool:
     """Return whether a tensor's elements lie in a storage of its own."""
     tensor, _ = use

@@ -31,10 +31,12 @@ from sapwood.integrations.torch.operations import (
     AUTOCASTS,
     Operation,
     constants_of,
+    draws_normal,
     flat,
     has_bytes,
     is_dense,
     makes,
+    normal,
     operation_of,
 )
 from sapwood.integrations.torch.storages import Storages
@@ -296,6 +298,9 @@ class Watcher(Mode):
                     # Not `decompose`: of some, torch has another form in Python
                     # besides, which gives other bits.
                     return func._op_dk(_COMPOSITE, *args, **given)
+            if draws_normal(op, args) and not self._regions:
+                with self._again():
+                    return normal(*args, **given)
             if op.packet is _aten.record_stream:
                 # It computes nothing, and tells whose memory it is to those who ask.
                 return func(*args, **given)

@@ -8,6 +8,7 @@ has to compare it. Or only questions are asked of it, as by ``o.calls % 10 == 0`
 from __future__ import annotations
 
 import dis
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import CodeType
@@ -20,7 +21,7 @@ _STORES: Final = {
 }
 """How a name is loaded, and how it is bound again behind a sum."""
 _USES: Final = frozenset(
-    {"LOAD_METHOD", "LOAD_NAME", "LOAD_CLASSDEREF", "LOAD_SUPER_ATTR", "IMPORT_FROM"}
+    {"LOAD_NAME", "LOAD_CLASSDEREF", "LOAD_SUPER_ATTR", "IMPORT_FROM"}
     | {"LOAD_FROM_DICT_OR_DEREF", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_NAME"}
     | {"DELETE_ATTR", "DELETE_GLOBAL", "DELETE_DEREF", "DELETE_NAME"}
     | {*_STORES.values()}
@@ -87,6 +88,7 @@ def added_and_used(instructions: Ops) -> tuple[frozenset[str], frozenset[str]]:
     ends: set[int] = set()
     added: set[str] = set()
     used: set[str] = set()
+    called: set[str] = set()
     for at, op in enumerate(ops):
         if op.opname in _STORES:
             item = _item(ops, at)
@@ -98,15 +100,29 @@ def added_and_used(instructions: Ops) -> tuple[frozenset[str], frozenset[str]]:
                 ends.add(end)
             elif _asked(ops, item or at):
                 added.add(f"{name}?")
+            elif _is_method(op):
+                called.add(op.argval)
             else:
                 used.add(op.argval + key)
         elif op.opname in _USES and at not in ends:
             used.add(op.argval)
+        elif op.opname == "LOAD_METHOD":
+            called.add(op.argval)
         elif _equates(ops, at):
             used.add(EQUATING)
-    if any(name in _COMPARING or name.startswith(_COMPARING_TOO) for name in used):
+    named = used | called
+    if any(name in _COMPARING or name.startswith(_COMPARING_TOO) for name in named):
         used.add(EQUATING)
     return frozenset(added), frozenset(used)
+
+
+def _is_method(op: dis.Instruction) -> bool:
+    """Return whether what is loaded is called at once: it is no number, and no list."""
+    return (
+        op.opname == "LOAD_ATTR"
+        and sys.version_info >= (3, 12)
+        and (op.arg or 0) % 2 == 1
+    )
 
 
 def _equates(ops: Ops, at: int) -> bool:

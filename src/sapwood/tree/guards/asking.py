@@ -2,11 +2,13 @@
 
 The number itself decides nothing then, but each answer may. To learn the questions, a
 number that listens stands in the slot while the function runs under watch; guards ask
-the same questions from then on.
+the same questions from then on. A float there notes what is added: of floats, that does
+not follow from what they were and are.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 import sys
 from collections.abc import Callable, Mapping
@@ -126,6 +128,47 @@ class Listening(int):
         """Return a number of this name that tells an ear."""
         made = cls(value)
         made.name, made.ear, made.question = name, ear, question
+        return made
+
+
+class Summing(float):
+    """A float that notes the ``terms`` added to it, and is like a plain one else."""
+
+    name: str
+    ear: Ear
+    terms: tuple[int | float, ...]
+    __hash__ = float.__hash__
+
+    def __add__(self, other: Any) -> Any:
+        """Return the sum, which notes one term more where it is bound in its place."""
+        return self._with(other, other, float(self) + other)
+
+    def __sub__(self, other: Any) -> Any:
+        """Return the difference: as a sum, but for the sign of what is no number."""
+        plain = type(other) in (int, float) and not math.isnan(other)
+        return self._with(other, -other if plain else None, float(self) - other)
+
+    def __reduce_ex__(self, _: object) -> tuple[type, tuple[float]]:
+        """Have copies and pickles be plain numbers."""
+        return float, (float(self),)
+
+    def _with(self, other: Any, term: Any, total: Any) -> Any:
+        if not self.ear.hears():
+            return total
+        frame = sys._getframe(2)  # noqa: SLF001 - what comes next there decides
+        bound = frame.f_lasti in offsets_of_questions(frame.f_code)
+        if term is None or type(other) not in (int, float) or not bound:
+            self.ear.questions.exact.add(self.name)
+            return total
+        return self.to(total, self.name, self.ear, (*self.terms, term))
+
+    @classmethod
+    def to(
+        cls, value: float, name: str, ear: Ear, terms: tuple[int | float, ...] = ()
+    ) -> Summing:
+        """Return a float of this name that tells an ear."""
+        made = cls(value)
+        made.name, made.ear, made.terms = name, ear, terms
         return made
 
 

@@ -106,7 +106,8 @@ class Rebound(Repeated):
 class Added(Repeated):
     """What was added to a number, or appended to a list.
 
-    ``number`` is which item of the list it is.
+    ``number`` is which item of the list it is. Of a number it is below 0: the sums are
+    made in turn, from -1 down.
     """
 
     number: int = -1
@@ -130,7 +131,7 @@ class Added(Repeated):
         if self.number >= 0:
             held = self.slot.read(self._arguments)
             return id(held), self.number, self.slot.leaf
-        return self.slot.place(self._arguments)
+        return self.slot.place(self._arguments), self.number
 
 
 def undo_bound(changes: Sequence[Change]) -> None:

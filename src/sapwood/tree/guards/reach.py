@@ -69,7 +69,7 @@ _AN_ADDRESS: Final = 1 << 20
 """Objects of a process lie above, wherever the interpreter was linked to."""
 _NUMBERING: Final = frozenset({"__hash__", "hash", "id"})
 
-_TALLIES: Final = frozenset({int, list})
+_TALLIES: Final = frozenset({float, int, list})
 _LOCKING: Final = frozenset({"_thread", "threading"})
 _TABLES: Final = frozenset({Counter, OrderedDict, defaultdict, dict, list})
 
@@ -342,7 +342,7 @@ class Walk:
             added = added and is_only_named(node.value, view, key)
         if not added or name in self.questions.exact:
             return None
-        if not asks:
+        if kind is list:
             self._check_added(value, name)
             known = self._known.get((id(value), False))
             if known is None:
@@ -352,7 +352,7 @@ class Walk:
                 entered.added = name
                 known = self._enter(entered)
             return Row(key, value, "tally", kind, known, len(value))
-        answers = self.questions.ask(name, value)
+        answers = self.questions.ask(name, value) if asks else None
         return Row(key, value, "tally", answers or kind, name=name)
 
     def _frozen(self, value: Any) -> Any:

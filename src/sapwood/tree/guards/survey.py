@@ -23,7 +23,7 @@ from sapwood.errors import MisuseError
 from sapwood.tree.guards import changes, views
 from sapwood.tree.guards.aliasing import firsts, twins
 from sapwood.tree.guards.ambient import Ambient, extent_of, guard
-from sapwood.tree.guards.asking import Ear, Listening, Questions
+from sapwood.tree.guards.asking import Ear, Listening, Questions, Summing
 from sapwood.tree.guards.changes import Added, Change
 from sapwood.tree.guards.constants import constant_of, is_left_out
 from sapwood.tree.guards.frameworks import Arrays
@@ -94,6 +94,7 @@ class Survey:
     ) -> None:
         self._walk, self._arguments, self._ambients = walk, arguments, ambients
         self._asked = walk.questions.size()
+        self._terms: dict[Hashable, tuple[int | float, ...]] = {}
 
     @cached_property
     def key(self) -> Hashable:
@@ -143,7 +144,7 @@ class Survey:
         ear = Ear(self._walk.questions)
         # By the objects themselves: their ways may lead elsewhere by the end.
         places = [
-            (store, inside.view.open, thing, row)
+            (store, inside.view, thing, row)
             for thing, inside in self.insides()
             for row in inside.rows
             if (store := inside.view.store) and row.role == "tally" and row.name
@@ -151,11 +152,15 @@ class Survey:
 
         def end() -> None:
             ear.listens = False
-            for store, opened, thing, row in places:
+            for store, view, thing, row in places:
                 with suppress(AttributeError, LookupError):
-                    value = opened(thing)[row.key]
+                    value = view.open(thing)[row.key]
                     if type(value) is Listening:
                         store(thing, row.key, int(value))
+                    elif type(value) is Summing:
+                        self._terms[id(thing), view, row.key] = value.terms
+                        plain = float(value) if value.terms else row.value
+                        store(thing, row.key, plain)
 
         def exactly() -> None:
             end()
@@ -164,7 +169,8 @@ class Survey:
         try:
             # Within: whatever interrupts it, no number is left to listen.
             for store, _, thing, row in places:
-                store(thing, row.key, Listening.to(row.value, row.name, ear))
+                number = Summing if type(row.value) is float else Listening
+                store(thing, row.key, number.to(row.value, row.name, ear))
             yield exactly
         finally:
             end()
@@ -367,12 +373,16 @@ class Survey:
 
     def _added(self, before: Survey, written: _Written) -> Iterator[Change]:
         """Yield what was added to a number, or the items that were to a list."""
-        _, old, new, path, text, slot = written
+        inside, old, new, path, text, slot = written
         tally = partial(replace, slot, adds=True)
         write = partial(Added, _arguments=self._arguments)
         if type(new.value) is not list:
-            more = new.value - old.value
-            yield write(path, text, slot=tally(), old=old.value, new=more)
+            terms = before._terms_of(self._walk.nodes[inside.node].value, written)
+            for k, more in enumerate(terms):
+                to = tally()
+                yield write(path, text, slot=to, old=old.value, new=more, number=~k)
+            if not terms:
+                yield Change(path, text)
             return
         if new.value is not old.value or new.size < old.size:
             yield Change(path, f"{path} is another list, or was cut")
@@ -388,6 +398,15 @@ class Survey:
             for k, leaf in enumerate(leaves):
                 to = tally(item=whole, leaf=k)
                 yield write(at, text, slot=to, old=None, new=leaf, number=number)
+
+    def _terms_of(self, thing: object, written: _Written) -> tuple[int | float, ...]:
+        """Return what was added to a number here, one by one; nothing if unknown."""
+        was, now = written.was.value, written.now.value
+        if type(was) is not type(now):
+            return ()
+        if type(now) is int:
+            return (now - was,)
+        return self._terms.get((id(thing), written.inside.view, written.now.key), ())
 
     def _rebound(self, before: Survey, written: _Written) -> Iterator[Change]:
         """Yield what was bound of a new container, by leaves; nothing of any other."""
@@ -555,7 +574,7 @@ class Survey:
             return _is_dead(old)
         if old.role == "absent":
             return self._comes_by_itself(inside, new)
-        if old.role == new.role == "tally" and type(new.value) is not list:
+        if old.role == new.role == "tally" and type(new.value) is int:
             return bool(old.value == new.value)
         if old.value is new.value and old.role == new.role != "constant":
             return old.size == new.size

@@ -11,21 +11,51 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 from sapwood.tree.guards.changes import Added, Change
-from sapwood.tree.nests.containers import constant_key
+from sapwood.tree.guards.slots import Item
+from sapwood.tree.nests.containers import constant_key, unflatten
 
 Route: TypeAlias = tuple[object, ...]
 """The items, one in the other, by which a value is found in a result."""
 
 
+class Keeping(NamedTuple):
+    """A list whose name ends so, that gets the value, or what that is in, by ``route``.
+
+    Or a number that it is added to.
+    """
+
+    name: str
+    route: Route = ()
+    adds: bool = False
+
+    def could_be(self, change: Added) -> bool:
+        """Return whether a change may be this one: to a thing of that name."""
+        return (
+            (change.number < 0) == self.adds
+            and _is_called(change.slot.path, self.name)
+            and _leaf(change.item, self.route) == change.slot.leaf
+        )
+
+
+def _leaf(item: Item | None, route: Route) -> int | None:
+    """Return which leaf of what is appended is found there."""
+    if item is None or not route:
+        return 0 if item is None and not route else None
+    try:
+        found = _at(unflatten(item.structure, [*range(item.leaves)]), route)
+    except (LookupError, TypeError):
+        return None
+    return found if type(found) is int else None
+
+
 class PassedOn(NamedTuple):
     """What a region returns: ``shown`` as the function gets it, and where that goes.
 
-    That is into the result, by ``routes``. And it is ``kept``: appended to lists whose
-    names end so, or added to numbers, whose names have a plus in front.
+    That is into the result, by ``routes``, and where it is ``kept``.
     """
 
     routes: tuple[Route, ...]
-    kept: tuple[str, ...]
+    kept: tuple[Keeping, ...]
     shown: Callable[[Any], Any]
 
 
@@ -65,21 +95,19 @@ def appended(
     """
     found: dict[int, int] = {}
     wanted = [
-        (number, name, _key(each.shown(value)))
+        (number, keeping, _key(each.shown(value)))
         for number, (each, value) in enumerate(passed)
-        for name in each.kept
+        for keeping in each.kept
     ]
-    for number, name, key in wanted:
+    for number, keeping, key in wanted:
         alike = [
             i
             for i, change in enumerate(changes)
             if isinstance(change, Added)
-            and change.item is None
-            and (change.number < 0) == name.startswith("+")
-            and _is_called(change.slot.path, name.removeprefix("+"))
+            and keeping.could_be(change)
             and _key(change.new) == key
         ]
-        if len(alike) != sum(each[1:] == (name, key) for each in wanted):
+        if len(alike) != sum(each[1:] == (keeping, key) for each in wanted):
             return None
         found[next(i for i in alike if i not in found)] = number
     return found

@@ -17,8 +17,8 @@ from operator import attrgetter
 from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from sapwood.tree.guards.asking import Listening
-from sapwood.tree.node.passed_on import PassedOn, Route
+from sapwood.tree.guards.asking import Listening, Summing
+from sapwood.tree.node.passed_on import Keeping, PassedOn, Route
 from sapwood.tree.regions.crossing import is_seam
 from sapwood.tree.watch.session import ROOM, EagerRegion, Session
 
@@ -32,7 +32,7 @@ class Flow(NamedTuple):
 
     shown: Callable[[Any], Any]
     routes: tuple[Route, ...]
-    kept: tuple[str, ...]
+    kept: tuple[Keeping, ...]
 
 
 _AROUND: Final = ("/torch/nn/modules/module.py", "/torch/utils/_contextlib.py")
@@ -45,6 +45,7 @@ _NUMBERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "int": int,
 }
 _METHODS: Final = frozenset({"get", "item", "tolist"})
+_SUMMED: Final = frozenset({float, int, Listening, Summing})
 _PEEPERS: Final = frozenset(
     {"_getframe", "currentframe", "dir", "eval", "exec", "locals", "stack", "vars"}
 )
@@ -87,15 +88,15 @@ def flow(stop: CodeType) -> Flow | None:
     if shown is None:
         return None
     routes: frozenset[Route] = frozenset({()})
-    kept: tuple[str, ...] = ()
+    kept: tuple[Keeping, ...] = ()
     for frame in frames:
         found = _ends(frame.f_code, frame.f_lasti, routes)
         if found is None:
             return None
         routes, more = found
-        if not all(_is_plain(frame, chain) for chain in more):
+        if not all(_is_plain(frame, each) for each in more):
             return None
-        kept += tuple(f"{plus}{_tail(chain)}" for plus, *chain in more)
+        kept += tuple(Keeping(_tail(each.chain), *each[1:]) for each in more)
     return Flow(shown, tuple(sorted(routes, key=repr)), kept)
 
 
@@ -114,12 +115,12 @@ def _is_own(frame: FrameType) -> bool:
     return frame.f_code.co_filename.startswith(ROOM)
 
 
-def _is_plain(frame: FrameType, chain: Chain) -> bool:
-    """Return whether that is a list to append to, or a whole number to add to.
+def _is_plain(frame: FrameType, kept: _Kept) -> bool:
+    """Return whether that is a list to append to, or a number to add to.
 
     What else has an ``append``, or sums, may do more with the value.
     """
-    plus, first, *rest = chain
+    first, *rest = kept.chain
     places = frame.f_locals, frame.f_globals
     held: Any = next((each[first] for each in places if first in each), None)
     for part in rest:
@@ -129,7 +130,7 @@ def _is_plain(frame: FrameType, chain: Chain) -> bool:
             held = held.get(*part)
     if not rest and first in frame.f_code.co_varnames:
         return False  # it is the function's own, or another name of something
-    return type(held) in ({int, Listening} if plus else {list})
+    return type(held) in (_SUMMED if kept.adds else {list})
 
 
 def _tail(chain: Sequence[Any]) -> str:
@@ -203,11 +204,16 @@ class _Entry(NamedTuple):
     appends: bool = False
 
 
-_End: TypeAlias = tuple[frozenset[Route], tuple[Chain, ...]]
-"""Where in what is returned a value is, and where it is kept.
+class _Kept(NamedTuple):
+    """The list that it is appended to, by ``route`` in what is, or the number."""
 
-That are lists behind an empty text, and numbers behind a plus.
-"""
+    chain: Chain
+    route: Route = ()
+    adds: bool = False
+
+
+_End: TypeAlias = tuple[frozenset[Route], tuple[_Kept, ...]]
+"""Where in what is returned a value is, and where it is kept."""
 _SUM: Final[frozenset[Route]] = frozenset({("<sum>",)})
 """The routes of what the value was added to, until that is bound again."""
 
@@ -235,6 +241,10 @@ _TAKES: Final = frozenset(
     | {"STORE_ATTR", "STORE_DEREF", "STORE_GLOBAL", "STORE_SUBSCR"}
 )
 """They take others, and push nothing."""
+_SUSPENDS: Final = frozenset(
+    {"CLEANUP_THROW", "END_SEND", "GET_AWAITABLE", "RERAISE", "RETURN_GENERATOR"}
+    | {"SEND", "YIELD_VALUE"}
+)
 _ASKS: Final = "POP_JUMP_"
 _GOES: Final = frozenset(
     {"JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_FORWARD"}
@@ -315,7 +325,7 @@ class _Following:
         number: int,
         stack: list[_Entry],
         names: dict[str, _Entry],
-        kept: tuple[Chain, ...],
+        kept: tuple[_Kept, ...],
     ) -> Iterator[_End]:
         """Yield where in what is returned the value is, each way the code may go."""
         while True:
@@ -417,7 +427,7 @@ def _others_but_it(stack: list[_Entry]) -> frozenset[Route]:
     return found.routes
 
 
-def _keeps(op: dis.Instruction, stack: list[_Entry]) -> tuple[Chain, ...] | None:
+def _keeps(op: dis.Instruction, stack: list[_Entry]) -> tuple[_Kept, ...] | None:
     """Do what appends the value, or binds a sum of it; return where: see `PassedOn`.
 
     None: it is no such instruction, and nothing is done.
@@ -437,7 +447,7 @@ def _keeps(op: dis.Instruction, stack: list[_Entry]) -> tuple[Chain, ...] | None
     if of.routes != _SUM or of.chain != _bound(op, where):
         return None
     del stack[-1 - below :]
-    return (("+", *of.chain),)
+    return (_Kept(of.chain, adds=True),)
 
 
 _BOUND: Final = {
@@ -458,13 +468,15 @@ def _bound(op: dis.Instruction, where: Sequence[_Entry]) -> Chain:
     return of.chain and (*of.chain, last)
 
 
-def _appended(stack: list[_Entry]) -> tuple[Chain, ...] | None:
-    """Do a call that appends the value; return to what."""
+def _appended(stack: list[_Entry]) -> tuple[_Kept, ...] | None:
+    """Do a call that appends the value, or what it is in; return to what."""
     *called, item = _taken(stack, 3)
     appends = [each.chain for each in called if each.appends and each.chain]
-    if item.routes == {()} and appends:
+    if item.routes and item.routes != _SUM and appends:
         stack.append(_OTHER)
-        return (("", *appends[0]),)
+        return tuple(
+            _Kept(appends[0], route) for route in sorted(item.routes, key=repr)
+        )
     stack += [*called, item]
     return None
 
@@ -526,8 +538,11 @@ def _step_by_name(
         names.update(zip(these, reversed(_taken(stack, len(these))), strict=True))
     elif op.opname == "DELETE_FAST":
         names[these[0]] = _OTHER
-    else:
+    elif op.opname in _SUSPENDS or any(each.routes for each in stack):
         raise _Deciding
+    else:  # whatever it is, it has not to do with the value
+        effect = dis.stack_effect(op.opcode, op.arg, jump=False)
+        stack[:] = [_OTHER] * max(0, len(stack) + effect)
 
 
 def _keys(keys: Sequence[_Entry], values: Sequence[_Entry]) -> list[object]:
