@@ -247,3 +247,76 @@ def test_what_draws_may_be_verified(rt):
     except sw.InternalError as error:
         wrong = error.law
     assert not wrong
+
+
+NORMALS = {
+    "tensors": lambda x: torch.normal(x, x.abs() + 0.1),
+    "wider": lambda x: torch.normal(x[:, None], x[None].exp()),
+    "a mean": lambda x: torch.normal(0.5, x.abs()),
+    "halves": lambda x: torch.normal(x.half(), x.half().abs()),
+    "a mean, halves": lambda x: torch.normal(0.1, x.bfloat16().abs()),
+    "none": lambda x: torch.normal(x[:0], x[:0]),
+    "a distribution": lambda x: torch.distributions.Normal(x, x.exp()).sample((3,)),
+    "log-normal": lambda x: torch.distributions.LogNormal(x, x.exp()).rsample(),
+}
+
+
+@pytest.mark.parametrize("fn", NORMALS.values(), ids=NORMALS)
+def test_deviations_in_a_tensor(alike, fn):
+    """Torch looks at them on the host, and then draws."""
+
+    def program(w):
+        f, kept = w.graph(fn), []
+        for _ in range(8):
+            kept.append(f(w.values(16)))
+            yield kept, torch.rand(3, device="cuda")
+
+    assert alike(program).count("replays") >= 5
+
+
+def test_a_negative_deviation_raises_as_ever(alike):
+    """Also in a call that would have been a replay."""
+
+    def program(w):
+        f = w.graph(lambda x, y: torch.normal(x, y) * 2)
+        for i in range(10):
+            y = w.values(16).abs() * (-1 if i in {4, 7} else 1)
+            try:
+                yield f(w.values(16), y)
+            except RuntimeError as error:
+                yield str(error).partition("\n")[0]
+            yield torch.rand(3, device="cuda")
+
+    alike(program)
+
+
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("where", ["nowhere", "inside", "before", "behind"])
+def test_checkpoints_and_what_is_drawn(alike, network, where, reentrant):
+    """A part that runs again draws what it drew; where none does, it is replayed."""
+    checkpoint = torch.utils.checkpoint.checkpoint
+
+    def program(w):
+        model = network(0.5 if where == "inside" else 0.0)
+        first = torch.nn.Linear(16, 16, device="cuda")
+        optimizer = torch.optim.SGD([*first.parameters(), *model.parameters()], lr=0.1)
+
+        def step(x):
+            optimizer.zero_grad()
+            if where == "before":
+                x = functional.dropout(x, 0.3)
+            y = checkpoint(model, first(x), use_reentrant=reentrant)
+            if where == "behind":
+                y = functional.dropout(y, 0.3)
+            loss = y.square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        f = w.graph(step)
+        for _ in range(9):
+            yield f(w.values(8, 16)), [*model.parameters()]
+            yield torch.rand(3, device="cuda")
+
+    assert alike(program).count("replays") >= (4 if where == "nowhere" else 0)

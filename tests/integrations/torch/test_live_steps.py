@@ -131,27 +131,6 @@ def test_a_rate_of_each_call(alike, network, make):
     assert alike(program).count("replays") >= 12
 
 
-def test_a_schedule_inside_is_followed(skipped, network):
-    """It writes what no replay would: the function is skipped, and right."""
-
-    def program(w):
-        model = network()
-        optimizer = optim.AdamW(model.parameters(), lr=1e-2)
-        schedule = optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-
-        def step(x, y):
-            optimizer.zero_grad()
-            loss = F.mse_loss(model(x), y)
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            return loss.detach()
-
-        yield from _trained(w, model, optimizer, step)
-
-    assert "'lr'" in skipped(program)
-
-
 def test_steps_of_a_scaler(alike, network):
     """Where gradients overflow it leaves out the step, which it asks on the host."""
 

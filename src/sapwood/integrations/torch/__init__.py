@@ -21,6 +21,7 @@ from sapwood.integrations.torch.constants import Bringing
 from sapwood.integrations.torch.gradients import notice_pushes
 from sapwood.integrations.torch.integration import TorchIntegration
 from sapwood.integrations.torch.modes import notice_settings
+from sapwood.integrations.torch.scheduling import notice_schedulers
 from sapwood.integrations.torch.stepping import notice_steps
 from sapwood.integrations.torch.storages import notice_stream_uses
 from sapwood.integrations.torch.streams import TorchFramework
@@ -48,6 +49,7 @@ def framework(driver: Driver) -> TorchFramework:
         notice_settings()
         notice_pushes()
         notice_steps()
+        notice_schedulers()
     return TorchFramework(torch.device("cuda", driver.abilities.ordinal))
 
 

@@ -12,7 +12,9 @@ from typing import Any, Final
 
 import torch
 
+from sapwood.integrations.torch.scheduling import look_into
 from sapwood.integrations.torch.stepping import (
+    is_scheduled,
     looked_at,
     parameters_of,
     settings_of,
@@ -277,7 +279,8 @@ def _optimizer(value: Any, reach: Reach) -> Openings:
     looks_closer = reach.dynamic or not _LOOKING.isdisjoint(reach.names)
     if steps_live(value) and not looks_closer:
         yield Accessor(_STEPPED_BY)
-        yield Accessor(_SETTINGS)
+        if not is_scheduled(looked_at(value)):
+            yield Accessor(_SETTINGS)
     else:
         yield Accessor(_GROUPS)
         yield Accessor(STATE)
@@ -312,6 +315,7 @@ declare_calls(
 declare_front("_torchdynamo_orig_callable")
 declare_opening(torch.nn.Module, _module)
 declare_opening(torch.optim.Optimizer, _optimizer)
+declare_opening(torch.optim.lr_scheduler.LRScheduler, look_into)
 
 
 # A kernel is what it was when it was compiled, and Triton refuses one whose globals are

@@ -115,16 +115,40 @@ def _unpacked(handle: _Handle) -> Any:
     return handle.tensor
 
 
+class _View(NamedTuple):
+    """Shows a part of the leaf at a ``place``, which begins so far ``beyond`` that."""
+
+    place: int
+    shape: Sequence[int]
+    strides: Sequence[int]
+    beyond: int
+
+    def of(self, leaves: Sequence[Any]) -> Any:
+        """Return the view, of the leaves of another result."""
+        base = leaves[self.place]
+        return base.as_strided(
+            self.shape, self.strides, base.storage_offset() + self.beyond
+        )
+
+
 class Way(Alike):
     """The way back through one run.
 
     ``places`` are those of the results that require grad among the leaves, and
     ``arguments`` the positions and names of the arguments that do. ``back`` takes
     gradients and the ``needed`` ones first of what was saved; when calls come to it
-    again, it is recorded.
+    again, it is recorded. Other leaves are ``views``, each of which of these leaves.
     """
 
-    __slots__ = ("_again", "_back", "_recorded", "arguments", "needed", "places")
+    __slots__ = (
+        "_again",
+        "_back",
+        "_recorded",
+        "arguments",
+        "needed",
+        "places",
+        "views",
+    )
 
     def __init__(
         self,
@@ -132,8 +156,10 @@ class Way(Alike):
         arguments: Sequence[int | str] = (),
         needed: int = 0,
         back: Callable[..., Any] = tuple,
+        views: Mapping[int, _View] = MappingProxyType({}),
     ) -> None:
         self.places, self.arguments, self.needed = places, arguments, needed
+        self.views = views
         self._back = back
         self._again, self._recorded = False, back
 
@@ -294,8 +320,15 @@ class _Run:
                 "do, and its result requires grad"
             )
         variables = self._variables_behind(ends)
-        self._check_memory(ends, variables)
+        whole = _wholes(ends, [*self._given, *variables])
+        views = {
+            i: _view_of(leaves[i], leaves, next(k for k in places if leaves[k] is base))
+            for i in places
+            if (base := whole[id(leaves[i])]) is not leaves[i]
+        }
         shown = {id(end): _shown(end) for end in ends}
+        places = [i for i in places if i not in views]
+        ends = [leaves[i] for i in places]
         saved = self._saved(
             [*self._given, *variables, *watching.reads(), *shown.values()]
         )
@@ -309,12 +342,12 @@ class _Run:
             went = _Back(self._box, [*map(get_gradient_edge, unique)], starts)
             for own in (each for each in sources if each.is_leaf):
                 own.data = own.new_empty(0)  # autograd holds it from now on
-        for i in places:
+        for i in (*places, *views):
             leaves[i] = shown[id(leaves[i])]
         if self._users:
             # Guards look into what the function leads to, as its own backward.
             went.__wrapped__ = fn
-        way = Way(places, [*self._sources], self._needed, went)
+        way = Way(places, [*self._sources], self._needed, went, views)
         return unflatten(structure, leaves), saved, tuple(variables), way
 
     def _check_sources(self) -> None:
@@ -363,18 +396,6 @@ class _Run:
             stack += [each for each, _ in node.next_functions]
         return [*found.values()]
 
-    def _check_memory(self, ends: Sequence[Any], variables: Sequence[Any]) -> None:
-        """Refuse what others show, too: of writes there, autograd would not know."""
-        own = {id(end): end for end in ends}.values()
-        taken = {_memory(each) for each in (*self._given, *variables)}
-        for end in own:
-            if _memory(end) in taken:
-                raise Refused(
-                    f"the function returns a tensor {text_of(end)} that requires grad, "
-                    "and is a view of an argument, or of another result"
-                )
-            taken.add(_memory(end))
-
     def _saved(self, known: Sequence[Any]) -> tuple[Any, ...]:
         """Return the tensors that the way back needs, each once; nodes have none.
 
@@ -413,6 +434,79 @@ class _Run:
             given.append(base)
         self._needed = len(given)
         return (*given, *beside)
+
+
+def _wholes(ends: Sequence[Any], others: Sequence[Any]) -> dict[int, Any]:
+    """Return which result each is a part of, or itself, by identity.
+
+    Raises `Refused` where others show it, too, or another one a part of it alone: of
+    writes there, autograd would not know.
+    """
+    found: dict[int, Any] = {}
+    taken = {_memory(each) for each in others}
+    wholes: dict[int, list[Any]] = {}
+    for end in sorted(ends, key=lambda end: -end.numel()):
+        known = wholes.setdefault(_memory(end), [])
+        met = [each for each in known if not _are_apart(each, end)]
+        if _memory(end) in taken or len(met) > 1 or not all(_has(x, end) for x in met):
+            raise Refused(
+                f"the function returns a tensor {text_of(end)} that requires grad, "
+                "and is a view of an argument, or shares a part of another result"
+            )
+        found[id(end)] = met[0] if met else end
+        if not met:
+            known.append(end)
+    return found
+
+
+def _has(whole: Any, part: Any) -> bool:
+    """Return whether a tensor has all of another in it, as autograd knows, too."""
+    (start, end), (first, last) = _extent(whole), _extent(part)
+    roots = (each if each._base is None else each._base for each in (whole, part))
+    within: bool = start <= first and last <= end and _is_dense(whole)
+    return within and _sees(whole) == _sees(part) and len({*map(id, roots)}) == 1
+
+
+def _is_dense(tensor: Any) -> bool:
+    """Return whether a tensor has each element of its extent, and that once."""
+    wanted = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != wanted:
+                return False
+            wanted *= size
+    return True
+
+
+def _are_apart(one: Any, other: Any) -> bool:
+    """Return whether two views of one memory, which differ in nothing else, never meet.
+
+    Where they begin is told apart by one stride: within it, both end before the other.
+    """
+    first, second = sorted((one, other), key=lambda x: x.storage_offset())
+    gap: int = second.storage_offset() - first.storage_offset()
+    if _sees(one) != _sees(other):
+        return False
+    if not other.numel() or _extent(first)[1] <= second.storage_offset():
+        return True
+    strides = {stride for stride in first.stride() if stride > gap}
+    row: int = min(strides, default=0)
+    if first.stride() != second.stride() or any(each % row for each in strides):
+        return False
+    reach, further = (_extent_within(each, row) for each in (first, second))
+    return reach <= gap and gap + further <= row
+
+
+def _extent_within(tensor: Any, row: int) -> int:
+    """Return how many elements a tensor reaches over, by strides shorter than a row."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    reach: int = sum((size - 1) * stride for size, stride in steps if stride < row)
+    return 1 + reach
+
+
+def _view_of(part: Any, leaves: Sequence[Any], place: int) -> _View:
+    beyond = part.storage_offset() - leaves[place].storage_offset()
+    return _View(place, part.shape, part.stride(), beyond)
 
 
 def _base(tensors: Sequence[Any], known: Any) -> Any:
@@ -574,7 +668,10 @@ class Gradients:
             now = _versions((args, kwargs), inputs)
             again = partial(self._again, args, kwargs, way, inputs, now)
             shown = self._linked(ends, saved, way, inputs, again)
+            parts = {id(found[i]): view for i, view in way.views.items()}
             found = [shown.get(id(each), each) for each in found]
+            views = {key: view.of(found) for key, view in parts.items()}
+            found = [views.get(id(each), each) for each in found]
         return unflatten(structure, found)
 
     def _linked(

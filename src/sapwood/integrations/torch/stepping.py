@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import islice
 from typing import Any, Final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 
@@ -26,6 +26,8 @@ _SCALING: Final = ("grad_scale", "found_inf")
 _SEVERAL: Final = 4
 """With so many settings a step may be recorded for each; with more it runs live."""
 
+_scheduled: Final[WeakSet[Any]] = WeakSet()
+"""Optimizers whose settings a function sets by a scheduler, which is a region, too."""
 _settings: Final[WeakKeyDictionary[Any, set[Any]]] = WeakKeyDictionary()
 """With what settings optimizers were seen, up to one more than several."""
 _begun_with: Final[WeakKeyDictionary[Any, Any]] = WeakKeyDictionary()
@@ -48,20 +50,37 @@ def settings_of(optimizer: Any) -> Iterator[tuple[tuple[int, str], Any]]:
 def steps_live(optimizer: Any) -> bool:
     """Return whether the steps of an optimizer are eager regions.
 
-    Only those are that torch's own code does, and that nothing is hooked to.
+    Those are that no capture takes, and those with settings that often change.
     """
+    if not can_step_live(optimizer):
+        return False
+    counts = _step_of_torch(optimizer) not in _COUNTLESS
+    if counts and not all(group.get("capturable") for group in optimizer.param_groups):
+        return True
+    return optimizer in _scheduled or _often_changes(optimizer)
+
+
+def is_scheduled(optimizer: Any) -> bool:
+    """Return whether a scheduler sets an optimizer up where functions call it."""
+    return optimizer in _scheduled
+
+
+def can_step_live(optimizer: Any) -> bool:
+    """Return whether the steps of an optimizer could be eager regions.
+
+    Only those can that torch's own code does, and that nothing is hooked to.
+    """
+    if optimizer._optimizer_step_pre_hooks:
+        return False
+    differs = any(group.get("differentiable") for group in optimizer.param_groups)
+    return _step_of_torch(optimizer) not in {"", "LBFGS"} and not differs
+
+
+def _step_of_torch(optimizer: Any) -> str:
+    """Return which class of torch's an optimizer has its step of; "" if of no such."""
     step: Any = getattr(type(optimizer).step, "__wrapped__", type(optimizer).step)
     of_torch = str(getattr(step, "__module__", "")).startswith(_OPTIMIZERS)
-    if not of_torch or optimizer._optimizer_step_pre_hooks:
-        return False
-    name = step.__qualname__.partition(".")[0]
-    groups = optimizer.param_groups
-    if name == "LBFGS" or any(group.get("differentiable") for group in groups):
-        return False
-    counts = name not in _COUNTLESS
-    if counts and not all(group.get("capturable") for group in groups):
-        return True
-    return _often_changes(optimizer)
+    return step.__qualname__.partition(".")[0] if of_torch else ""
 
 
 def _often_changes(optimizer: Any) -> bool:
@@ -89,6 +108,15 @@ def looked_at(optimizer: Any) -> Any:
     if session.current() is None:
         _begun_with[optimizer] = _plain(optimizer)
     return optimizer
+
+
+def scheduled(optimizer: Any) -> None:
+    """Note that a scheduler has set an optimizer up, in a function or for its replay.
+
+    Its steps are live from then on, whose settings nobody guards.
+    """
+    _scheduled.add(optimizer)
+    _begun_with[optimizer] = _plain(optimizer)
 
 
 class _Step:

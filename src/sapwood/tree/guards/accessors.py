@@ -70,7 +70,7 @@ def accessors(value: Any, reach: Reach) -> Openings:
         return _class(value, reach)
     if is_iterator(value):
         return iter((Accessor(PROGRESS),))
-    return _instance(value, reach)
+    return instance(value, reach)
 
 
 def dunders(names: str) -> frozenset[str]:
@@ -247,7 +247,8 @@ def _is_users(member: object) -> bool:
     return isinstance(member, property)
 
 
-def _instance(value: Any, reach: Reach) -> Openings:
+def instance(value: Any, reach: Reach) -> Openings:
+    """Return the ways to look into an object, if no integration says another."""
     cls, owner = type(value), owner_of_class(type(value))
     ours = owner == "sapwood" or cls.__module__ == "functools"
     if ours and hasattr(value, "__wrapped__"):
