@@ -104,6 +104,14 @@ def _within(x):
     return values, x.sum().item(), x
 
 
+def _formulas(x, k=3):
+    """With constants, arguments that nothing else is bound to, and lengths."""
+    value = x.sum().item()
+    mean = value / x.shape[0]
+    y = x * 2
+    return -1 * mean + 0.5, {"percent": 100.0 * value / k}, (y, 1 - value * 2, value)
+
+
 def _raised(x):
     value = x.sum().item()
     if x.shape == (3,):
@@ -121,6 +129,7 @@ PASSING = {
     "lists": _several,
     "around a loop": _around,
     "within others": _within,
+    "by formulas": _formulas,
     "or raises": _raised,
 }
 
@@ -150,6 +159,37 @@ def _asked(x):
 def _used(x):
     value = float(x.sum())
     return x * value, value
+
+
+def _ratio(x):
+    value, most = x.sum().item(), x.max().item()
+    return value / most, most - value, 2 / (value + 1)
+
+
+def _of_others(x, n=2):
+    """With numbers that hang on another value, or on what else is bound by then."""
+    most = x.max().item()
+    n = n + most
+    scale = most
+    value = x.sum().item()
+    found = [value * scale, value + n, value * BOOK[0] if BOOK else value]
+    n = 3
+    return found, value * n
+
+
+def _of_closed(x, n=2):
+    def later():
+        nonlocal n
+        n += x.shape[0]
+
+    value = x.sum().item()
+    later()
+    return value * n, x + 1
+
+
+def _powers(x):
+    value = x.sum().item()
+    return value**2, value // 1, value % 1, divmod(value, 1)
 
 
 def _shown(x):
@@ -239,6 +279,10 @@ DECIDING = {
     "asked": _asked,
     "used": _used,
     "as text": _shown,
+    "a ratio": _ratio,
+    "of others": _of_others,
+    "of what is closed over": _of_closed,
+    "powers": _powers,
     "added": _added,
     "looked at": _looked,
     "in a closure": _closed,
@@ -380,6 +424,14 @@ def _adds_and_returns(books, x):
     return value, x + 1
 
 
+def _adds_formulas(books, x):
+    value = x.sum().item()
+    books.total += value * x.shape[0]
+    books.total += value / 2
+    books.losses.append({"mean": value / x.shape[0], "n": 4})
+    return x * 2
+
+
 def _adds_and_uses(books, x):
     books.steps += (x > 0.5).sum().item()
     return x * books.steps
@@ -389,6 +441,8 @@ APPENDING = {
     "adds": _adds,
     "adds floats": _adds_floats,
     "appends dicts": _appends_dicts,
+    "by formulas": _adds_formulas,
+    "computed": _computed,
     "adds and returns": _adds_and_returns,
     "appends": _appends,
     "and returns": _appends_and_returns,
@@ -404,7 +458,6 @@ WRITING = {
     "by a name": _by_a_name,
     "of its own": _of_its_own,
     "counted": _counted,
-    "computed": _computed,
     "adds twice": _adds_twice,
     "adds and uses": _adds_and_uses,
 }

@@ -19,6 +19,7 @@ from sapwood.errors import CaptureError, DriverError
 from sapwood.integrations.torch.asking import generator_of
 from sapwood.integrations.torch.gradients import Gradients
 from sapwood.integrations.torch.history import History, lives_of, unharmed
+from sapwood.integrations.torch.hosted import HostedCalls
 from sapwood.integrations.torch.moments import Moments
 from sapwood.integrations.torch.pool import Pool
 from sapwood.integrations.torch.streams import TorchFramework
@@ -73,6 +74,12 @@ class TorchCapturer:
         """Return what runs calls of a function with gradients."""
         framework = self._framework
         return Gradients(target, graph, lambda: framework.theirs(framework.aside()))
+
+    def hosted(
+        self, target: Callable[[], Callable[..., Any]], graph: Graph
+    ) -> HostedCalls:
+        """Return what runs calls of a function that is passed tensors of the CPU."""
+        return HostedCalls(target, graph, self._framework.place)
 
     def owner(self, range_: Range, room: Size, *, warm: bool) -> TorchOwner:
         """Return a capture that allocates from ``room`` of a range."""

@@ -26,6 +26,7 @@ from sapwood.errors import DriverError
 from sapwood.integrations.dispatch import Mode
 from sapwood.integrations.torch.compiled import listening, put_off
 from sapwood.integrations.torch.constants import brought, lifted
+from sapwood.integrations.torch.hosted import copied, own_of
 from sapwood.integrations.torch.moments import Moments, Uses
 from sapwood.integrations.torch.operations import (
     AUTOCASTS,
@@ -310,6 +311,10 @@ class Watcher(Mode):
         self, func: Any, op: Operation, args: tuple[Any, ...], given: Mapping[str, Any]
     ) -> Any:
         """Note an operation on plain tensors, and run it."""
+        copy = copied(op.packet, args, given, own_of) if op.copies else None
+        if copy is not None:
+            with self._again():
+                return copy()
         tensors, is_here = op.tensors(args, given), self._is_here
         here = [each for each in tensors if is_here(each[0])]
         if not all(map(is_dense, here)):

@@ -17,7 +17,7 @@ from sapwood.tree.call.signature import Whereabouts
 from sapwood.tree.guards import Ambient, Slot
 from sapwood.tree.node.copy_out import Ferry
 from sapwood.tree.node.outputs import Outputs
-from sapwood.tree.node.passed_on import PassedOn
+from sapwood.tree.node.passed_on import PassedOn, Written
 from sapwood.units import Addr, Mask, Size
 
 Shared = tuple[tuple[int, int] | None, ...]
@@ -234,4 +234,4 @@ class Link:
     live: Live | None
     idle: bool = False
     steady: tuple[tuple[int, str], ...] = ()
-    appends: tuple[tuple[int, int], ...] = ()
+    appends: tuple[Written, ...] = ()

@@ -6,9 +6,10 @@ call puts what the region returned there.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from sapwood.tree.guards.changes import Added, Change
 from sapwood.tree.guards.slots import Item
@@ -17,15 +18,44 @@ from sapwood.tree.nests.containers import constant_key, unflatten
 Route: TypeAlias = tuple[object, ...]
 """The items, one in the other, by which a value is found in a result."""
 
+_OPERATORS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+}
+
+
+class Step(NamedTuple):
+    """One operation of a formula, with a number to the right of the value, or left."""
+
+    sign: str
+    number: Any
+    left: bool = False
+
+
+class Place(NamedTuple):
+    """Where a value is in a result: there by a formula, if it has ``steps``."""
+
+    route: Route = ()
+    steps: tuple[Step, ...] = ()
+
+    def shows(self, value: Any) -> Any:
+        """Return what is there."""
+        for sign, number, left in self.steps:
+            pair = (number, value) if left else (value, number)
+            value = _OPERATORS[sign](*pair)
+        return value
+
 
 class Keeping(NamedTuple):
-    """A list whose name ends so, that gets the value, or what that is in, by ``route``.
+    """A list whose name ends so, that gets the value, or what that is in, at a place.
 
     Or a number that it is added to.
     """
 
     name: str
-    route: Route = ()
+    place: Place = Place()
     adds: bool = False
 
     def could_be(self, change: Added) -> bool:
@@ -33,7 +63,7 @@ class Keeping(NamedTuple):
         return (
             (change.number < 0) == self.adds
             and _is_called(change.slot.path, self.name)
-            and _leaf(change.item, self.route) == change.slot.leaf
+            and _leaf(change.item, self.place.route) == change.slot.leaf
         )
 
 
@@ -51,10 +81,10 @@ def _leaf(item: Item | None, route: Route) -> int | None:
 class PassedOn(NamedTuple):
     """What a region returns: ``shown`` as the function gets it, and where that goes.
 
-    That is into the result, by ``routes``, and where it is ``kept``.
+    That is into the result, at ``places``, and where it is ``kept``.
     """
 
-    routes: tuple[Route, ...]
+    places: tuple[Place, ...]
     kept: tuple[Keeping, ...]
     shown: Callable[[Any], Any]
 
@@ -65,14 +95,14 @@ def emptied(result: Any, passed: Iterable[tuple[PassedOn, Any]]) -> tuple[Any] |
     Beside each is what the region returned.
     """
     for each, value in passed:
-        for route in each.routes:
+        for place in each.places:
             try:
-                found = _at(result, route)
+                found = _at(result, place.route)
             except (LookupError, TypeError):  # it is another result than was returned
                 return None
-            if _key(found) != _key(each.shown(value)):
+            if _key(found) != _key(place.shows(each.shown(value))):
                 return None
-            result = _with(result, route, None)
+            result = _with(result, place.route, None)
     return (result,)
 
 
@@ -86,16 +116,28 @@ def left_of(
     return (*shown, without(changes, which))
 
 
+class Written(NamedTuple):
+    """What a slot, by its number, is bound to: what a ``read`` shows at a place."""
+
+    slot: int
+    read: int
+    place: Place
+
+    def value(self, passed: Sequence[tuple[PassedOn, Any]]) -> Any:
+        """Return it, of what was read in this call."""
+        return self.place.shows(passed[self.read][1])
+
+
 def appended(
     changes: Sequence[Change], passed: Iterable[tuple[PassedOn, Any]]
-) -> Mapping[int, int] | None:
-    """Return which changes append or add such values, by number, and which of these.
+) -> Mapping[int, Written] | None:
+    """Return what appends or adds such values, by the number of the change.
 
     None where that is not clear.
     """
-    found: dict[int, int] = {}
+    found: dict[int, Written] = {}
     wanted = [
-        (number, keeping, _key(each.shown(value)))
+        (number, keeping, _key(keeping.place.shows(each.shown(value))))
         for number, (each, value) in enumerate(passed)
         for keeping in each.kept
     ]
@@ -109,7 +151,8 @@ def appended(
         ]
         if len(alike) != sum(each[1:] == (keeping, key) for each in wanted):
             return None
-        found[next(i for i in alike if i not in found)] = number
+        which = next(i for i in alike if i not in found)
+        found[which] = Written(which, number, keeping.place)
     return found
 
 
@@ -128,23 +171,23 @@ def _is_called(path: str, name: str) -> bool:
 
 def put_in(
     values: Sequence[Any],
-    appends: Sequence[tuple[int, int]],
+    appends: Sequence[Written],
     passed: Sequence[tuple[PassedOn, Any]],
 ) -> Sequence[Any]:
     """Return the values to bind, with those that are passed on, as they are now."""
     if not appends:
         return values
     made = [*values]
-    for place, number in appends:
-        made[place] = passed[number][1]
+    for each in appends:
+        made[each.slot] = each.value(passed)
     return made
 
 
 def filled(result: Any, values: Iterable[tuple[PassedOn, Any]]) -> Any:
     """Return a result with values, as the function gets them, where they belong."""
     for each, value in values:
-        for route in each.routes:
-            result = _with(result, route, value)
+        for place in each.places:
+            result = _with(result, place.route, place.shows(value))
     return result
 
 

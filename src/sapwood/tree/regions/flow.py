@@ -10,7 +10,7 @@ import builtins
 import dis
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import count
 from operator import attrgetter
@@ -18,7 +18,7 @@ from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from sapwood.tree.guards.asking import Listening, Summing
-from sapwood.tree.node.passed_on import Keeping, PassedOn, Route
+from sapwood.tree.node.passed_on import Keeping, PassedOn, Place, Step
 from sapwood.tree.regions.crossing import is_seam
 from sapwood.tree.watch.session import ROOM, EagerRegion, Session
 
@@ -27,11 +27,11 @@ class Flow(NamedTuple):
     """What becomes of a value that is only passed on.
 
     It is ``shown`` as a call of ``float(x)`` or ``x.item()`` shows it, found in the
-    result by ``routes``, and ``kept``: see `PassedOn`.
+    result at ``places``, and ``kept``: see `PassedOn`.
     """
 
     shown: Callable[[Any], Any]
-    routes: tuple[Route, ...]
+    places: tuple[Place, ...]
     kept: tuple[Keeping, ...]
 
 
@@ -44,6 +44,8 @@ _NUMBERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "float": float,
     "int": int,
 }
+_PLAIN: Final = {"<float>": float, "<int>": int}
+"""What constants in formulas are behind, by their classes."""
 _METHODS: Final = frozenset({"get", "item", "tolist"})
 _SUMMED: Final = frozenset({float, int, Listening, Summing})
 _PEEPERS: Final = frozenset(
@@ -61,7 +63,7 @@ def passed_on(part: EagerRegion, session: Session, stop: CodeType) -> PassedOn |
     if part.shown is None or goes is None:
         return None
     shown = partial(_in_turn, part.shown, goes.shown)
-    return PassedOn(goes.routes, goes.kept, shown)
+    return PassedOn(goes.places, goes.kept, shown)
 
 
 def _in_turn(
@@ -87,17 +89,21 @@ def flow(stop: CodeType) -> Flow | None:
     shown = _shown(frames[0])
     if shown is None:
         return None
-    routes: frozenset[Route] = frozenset({()})
+    places: frozenset[Place] = _HERE
     kept: tuple[Keeping, ...] = ()
     for frame in frames:
-        found = _ends(frame.f_code, frame.f_lasti, routes)
-        if found is None:
+        found = _ends(frame.f_code, frame.f_lasti, places)
+        if found is None or not all(_is_plain(frame, each) for each in found[1]):
             return None
-        routes, more = found
-        if not all(_is_plain(frame, each) for each in more):
+        try:
+            places = frozenset(_known(frame, each) for each in found[0])
+            kept += tuple(
+                Keeping(_tail(each.chain), _known(frame, each.place), each.adds)
+                for each in found[1]
+            )
+        except _Deciding:
             return None
-        kept += tuple(Keeping(_tail(each.chain), *each[1:]) for each in more)
-    return Flow(shown, tuple(sorted(routes, key=repr)), kept)
+    return Flow(shown, tuple(sorted(places, key=repr)), kept)
 
 
 def _frames(frame: FrameType | None, stop: CodeType) -> Iterator[FrameType]:
@@ -131,6 +137,34 @@ def _is_plain(frame: FrameType, kept: _Kept) -> bool:
     if not rest and first in frame.f_code.co_varnames:
         return False  # it is the function's own, or another name of something
     return type(held) in (_SUMMED if kept.adds else {list})
+
+
+def _known(frame: FrameType, place: Place) -> Place:
+    """Return a place with the numbers of its formula; raise where one is not known."""
+    steps = (
+        step._replace(number=_number(frame, step))
+        if isinstance(step.number, tuple)
+        else step
+        for step in place.steps
+    )
+    return place._replace(steps=tuple(steps))
+
+
+def _number(frame: FrameType, step: Step) -> int | float:
+    """Return what a formula takes beside the value, which is the same in each call.
+
+    That is a constant, an argument, or a length of an array.
+    """
+    first, *rest = step.number
+    found: Any = rest.pop() if first in _PLAIN else frame.f_locals.get(first)
+    if rest:
+        shape = getattr(found, "shape", ()) if hasattr(type(found), "ndim") else ()
+        ((which,),) = rest[1:]
+        found = shape[which] if -len(shape) <= which < len(shape) else None
+    if type(found) not in _PLAIN.values() or (step.sign == "/" and not found):
+        raise _Deciding
+    number: int | float = found
+    return number
 
 
 def _tail(chain: Sequence[Any]) -> str:
@@ -192,30 +226,39 @@ Chain: TypeAlias = tuple[Any, ...]
 
 
 class _Entry(NamedTuple):
-    """What is on the stack: where the value is in it, and a constant, if it is one.
+    """What is on the stack: the places where the value is, a constant, if it is one.
 
     Else it is called so, if that is known, and it may be the method that ``appends`` to
     what is called so.
     """
 
-    routes: frozenset[Route] = frozenset()
+    places: frozenset[Place] = frozenset()
     constant: object = None
     chain: Chain = ()
     appends: bool = False
 
+    def is_value(self) -> bool:
+        """Return whether it is the value itself, or what a formula makes of it."""
+        return bool(self.places) and not any(each.route for each in self.places)
+
+    def is_sum(self) -> bool:
+        """Return whether it is what the value was added to, which is to be bound."""
+        return any(each.route == _SUM for each in self.places)
+
 
 class _Kept(NamedTuple):
-    """The list that it is appended to, by ``route`` in what is, or the number."""
+    """A list that gets what has it at a ``place``, or a number that it is added to."""
 
     chain: Chain
-    route: Route = ()
+    place: Place = Place()
     adds: bool = False
 
 
-_End: TypeAlias = tuple[frozenset[Route], tuple[_Kept, ...]]
+_End: TypeAlias = tuple[frozenset[Place], tuple[_Kept, ...]]
 """Where in what is returned a value is, and where it is kept."""
-_SUM: Final[frozenset[Route]] = frozenset({("<sum>",)})
-"""The routes of what the value was added to, until that is bound again."""
+_HERE: Final = frozenset({Place()})
+_SUM: Final = ("<sum>",)
+"""The route of what the value was added to, until that is bound again."""
 
 
 _OTHER: Final = _Entry()
@@ -245,6 +288,7 @@ _SUSPENDS: Final = frozenset(
     {"CLEANUP_THROW", "END_SEND", "GET_AWAITABLE", "RERAISE", "RETURN_GENERATOR"}
     | {"SEND", "YIELD_VALUE"}
 )
+_BINDS: Final = ("STORE_FAST", "DELETE_FAST", "STORE_DEREF")
 _ASKS: Final = "POP_JUMP_"
 _GOES: Final = frozenset(
     {"JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_FORWARD"}
@@ -259,16 +303,16 @@ class _Deciding(Exception):
 
 
 @lru_cache(maxsize=512)
-def _ends(code: CodeType, at: int, routes: frozenset[Route]) -> _End | None:
+def _ends(code: CodeType, at: int, places: frozenset[Place]) -> _End | None:
     """Return where in what a frame returns that is, which its call gives at ``at``.
 
-    ``routes`` are those by which it is in what the call gives. None if it may be looked
+    ``places`` are those where it is in what the call gives. None if it may be looked
     at, or be kept, or is elsewhere by other ways that the code may go.
     """
     if not _PEEPERS.isdisjoint(code.co_names):
         return None
     try:
-        return _Following(code).returned(at, routes)
+        return _Following(code).returned(at, places)
     except _Deciding:
         return None
 
@@ -280,17 +324,23 @@ class _Following:
         self._ops = _instructions(code)
         self._numbers = {op.offset: i for i, op in enumerate(self._ops)}
         self._seen: set[object] = set()
+        bound = {op.argval for op in self._ops if op.opname.startswith(_BINDS)}
+        given = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        self._lasting = frozenset(given).difference(
+            code.co_cellvars,
+            *(each if isinstance(each, tuple) else (each,) for each in bound),
+        )
 
-    def returned(self, at: int, routes: frozenset[Route]) -> _End:
+    def returned(self, at: int, places: frozenset[Place]) -> _End:
         # Behind a call of Python's own the frame is at the cache of the instruction.
         number = bisect_right(self._ops, at, key=attrgetter("offset")) - 1
         if self._ops[number].opname == "PRECALL":
             number = next(i for i in count(number) if self._ops[i].opname == "CALL")
         if self._ops[number].opname not in _CALLS:
             raise _Deciding
-        stack = [*self._stack_behind(number)[:-1], _Entry(routes)]
+        stack = [*self._stack_behind(number)[:-1], _Entry(places)]
         ends = self._ends(number + 1, stack, {}, ())
-        first = next(ends, (frozenset[Route](), ()))
+        first = next(ends, (frozenset[Place](), ()))
         if any(each != first for each in ends):
             raise _Deciding
         return first
@@ -340,7 +390,7 @@ class _Following:
                 yield frozenset(), kept
                 return
             if name == "RAISE_VARARGS" and not any(
-                each.routes for each in _taken(stack, op.arg or 0)
+                each.places for each in _taken(stack, op.arg or 0)
             ):
                 return  # nobody gets it
             if name.startswith(_ASKS) or name == "FOR_ITER":
@@ -353,7 +403,7 @@ class _Following:
                 number = self._numbers[op.argval]
             elif (of := _keeps(op, stack)) is not None:
                 kept = (*kept, *of)
-            elif not _shuffle(op, stack):
+            elif not (_computes(op, stack, self._lasting) or _shuffle(op, stack)):
                 _step(op, stack, names)
 
 
@@ -374,7 +424,7 @@ def _taken(stack: list[_Entry], size: int) -> list[_Entry]:
 def _others(stack: list[_Entry], size: int) -> list[_Entry]:
     """Take entries without the value off the stack."""
     taken = _taken(stack, size)
-    if any(each.routes for each in taken):
+    if any(each.places for each in taken):
         raise _Deciding
     return taken
 
@@ -419,12 +469,12 @@ def _text(op: dis.Instruction) -> str:
     return "[" if op.opname == "BINARY_SUBSCR" else op.argrepr
 
 
-def _others_but_it(stack: list[_Entry]) -> frozenset[Route]:
+def _others_but_it(stack: list[_Entry]) -> frozenset[Place]:
     """Take what is returned; return where the value is in it, but in no sum."""
     (found,) = _taken(stack, 1)
-    if any("<sum>" in route for route in found.routes):
+    if any(_SUM[0] in each.route for each in found.places):
         raise _Deciding
-    return found.routes
+    return found.places
 
 
 def _keeps(op: dis.Instruction, stack: list[_Entry]) -> tuple[_Kept, ...] | None:
@@ -436,18 +486,20 @@ def _keeps(op: dis.Instruction, stack: list[_Entry]) -> tuple[_Kept, ...] | None
         return _appended(stack)
     if op.opname == "BINARY_OP" and op.argrepr == "+=":
         chain, value = stack[-2].chain if len(stack) > 1 else (), stack[-1]
-        if not chain or value.routes != {()}:
+        if not (chain and value.is_value()):
             return None
-        stack[-2:] = [_Entry(_SUM, chain=chain)]
+        sums = frozenset(each._replace(route=_SUM) for each in value.places)
+        stack[-2:] = [_Entry(sums, chain=chain)]
         return ()
     below = _BOUND.get(op.opname)
     if below is None or len(stack) <= below:
         return None
     of, *where = stack[-1 - below :]
-    if of.routes != _SUM or of.chain != _bound(op, where):
+    if not of.is_sum() or of.chain != _bound(op, where):
         return None
     del stack[-1 - below :]
-    return (_Kept(of.chain, adds=True),)
+    places = (each._replace(route=()) for each in of.places)
+    return tuple(_Kept(of.chain, each, adds=True) for each in places)
 
 
 _BOUND: Final = {
@@ -472,13 +524,60 @@ def _appended(stack: list[_Entry]) -> tuple[_Kept, ...] | None:
     """Do a call that appends the value, or what it is in; return to what."""
     *called, item = _taken(stack, 3)
     appends = [each.chain for each in called if each.appends and each.chain]
-    if item.routes and item.routes != _SUM and appends:
+    if item.places and not item.is_sum() and appends:
         stack.append(_OTHER)
-        return tuple(
-            _Kept(appends[0], route) for route in sorted(item.routes, key=repr)
-        )
+        return tuple(_Kept(appends[0], each) for each in sorted(item.places, key=repr))
     stack += [*called, item]
     return None
+
+
+def _computes(
+    op: dis.Instruction, stack: list[_Entry], lasting: Container[str]
+) -> bool:
+    """Do a step of a formula, or ask for a length; return whether it is one.
+
+    Arguments are ``lasting`` that are bound to nothing else.
+    """
+    if op.opname == "CALL" and op.arg == 1:
+        return _is_length(stack)
+    sign = op.argrepr.removesuffix("=")
+    if op.opname != "BINARY_OP" or sign not in _SIGNS or len(stack) < 2:
+        return False
+    left, right = stack[-2:]
+    value, other = (left, right) if left.is_value() else (right, left)
+    number = _operand(other, lasting)
+    divides = sign == "/" and value is right
+    if not value.is_value() or other.places or number is None or divides:
+        return False
+    step = Step(sign, number, left=value is right)
+    places = (each._replace(steps=(*each.steps, step)) for each in value.places)
+    stack[-2:] = [_Entry(frozenset(places))]
+    return True
+
+
+_SIGNS: Final = frozenset("+-*/")
+
+
+def _operand(entry: _Entry, lasting: Container[str]) -> tuple[Any, ...] | None:
+    """Return how a number is known beside the value: see `_number`."""
+    for name, cls in _PLAIN.items():
+        if type(entry.constant) is cls:
+            return name, entry.constant
+    first, *rest = entry.chain or ("",)
+    sized = len(rest) == 2 and rest[0] == "shape" and type(rest[1]) is tuple
+    known = sized if rest else first in lasting
+    return entry.chain if known and (not sized or type(rest[1][0]) is int) else None
+
+
+def _is_length(stack: list[_Entry]) -> bool:
+    """Do a call of ``x.size(0)``; return whether it is one: as of ``x.shape[0]``."""
+    *called, item = _taken(stack, 3)
+    sized = [each.chain for each in called if each.chain[1:] == ("size",)]
+    if sized and type(item.constant) is int:
+        stack.append(_Entry(chain=(sized[0][0], "shape", (item.constant,))))
+        return True
+    stack += [*called, item]
+    return False
 
 
 def _list(size: int, stack: list[_Entry]) -> _Entry:
@@ -538,7 +637,7 @@ def _step_by_name(
         names.update(zip(these, reversed(_taken(stack, len(these))), strict=True))
     elif op.opname == "DELETE_FAST":
         names[these[0]] = _OTHER
-    elif op.opname in _SUSPENDS or any(each.routes for each in stack):
+    elif op.opname in _SUSPENDS or any(each.places for each in stack):
         raise _Deciding
     else:  # whatever it is, it has not to do with the value
         effect = dis.stack_effect(op.opcode, op.arg, jump=False)
@@ -546,8 +645,8 @@ def _step_by_name(
 
 
 def _keys(keys: Sequence[_Entry], values: Sequence[_Entry]) -> list[object]:
-    if any(key.routes for key in keys) or any(
-        value.routes and key.constant is None
+    if any(key.places for key in keys) or any(
+        value.places and key.constant is None
         for key, value in zip(keys, values, strict=True)
     ):
         raise _Deciding
@@ -558,7 +657,11 @@ def _container(keys: Sequence[object], values: Sequence[_Entry]) -> _Entry:
     """Return a container: where the value is in it, if it is in one of its values."""
     found = zip(keys, values, strict=True)
     return _Entry(
-        frozenset((key, *each) for key, value in found for each in value.routes)
+        frozenset(
+            each._replace(route=(key, *each.route))
+            for key, value in found
+            for each in value.places
+        )
     )
 
 

@@ -50,6 +50,7 @@ from sapwood.tree.node.node import Link, Live, Node, PlaceUse
 from sapwood.tree.node.outputs import Bytes, Outputs, analyse, each_anew
 from sapwood.tree.node.passed_on import (
     PassedOn,
+    Written,
     appended,
     emptied,
     filled,
@@ -256,7 +257,7 @@ class _Parts:
     """
 
     added: Added = ()
-    appends: tuple[tuple[int, int], ...] = ()
+    appends: tuple[Written, ...] = ()
     passed: Sequence[tuple[PassedOn, Any]] = ()
 
     def __init__(
@@ -744,11 +745,11 @@ class _Parts:
         repeats = Repeated if last and self.in_place else BoundArray
         self.error = self.error or plain_changes(changes, but=repeats)
         bound = [change for change in changes if isinstance(change, repeats)]
-        numbers = {id(changes[i]): number for i, number in (which or {}).items()}
+        written = {id(changes[i]): each for i, each in (which or {}).items()}
         self.appends = tuple(
-            (k, numbers[id(change)])
+            written[id(change)]._replace(slot=k)
             for k, change in enumerate(bound)
-            if id(change) in numbers
+            if id(change) in written
         )
         if last:
             self.added = added(changes, self.recordings.integration.is_array)

@@ -246,8 +246,8 @@ class FastChain(FastReplay):
     def _append(self, passed: Sequence[tuple[PassedOn, Any]]) -> None:
         """Append what is passed on, which C knows nothing of."""
         last = self.node.chain[-1]
-        for place, number in last.appends:
-            last.bound[place].write(passed[number][1])
+        for each in last.appends:
+            last.bound[each.slot].write(each.value(passed))
 
     def found(self) -> Arrays | None:
         """Return where the arrays are that the call in progress has read."""
@@ -413,13 +413,13 @@ class _Nowhere:
 
 def _without_appended(link: Link) -> list[Any]:
     """Return the slots that a part binds, but for what it appends that is passed on."""
-    which = {place for place, _ in link.appends}
+    which = {each.slot for each in link.appends}
     return [_Nowhere() if i in which else slot for i, slot in enumerate(link.bound)]
 
 
 def _appends_apart(link: Link) -> bool:
     """Return whether lists get what is passed on, or what C appends, and not both."""
-    which = {place for place, _ in link.appends}
+    which = {each.slot for each in link.appends}
     both: list[set[str]] = [set(), set()]
     for i, slot in enumerate(link.bound):
         both[i in which].add(slot.path)

@@ -37,7 +37,7 @@ from sapwood.tree.run.making import Making
 from sapwood.tree.run.source import Link, Source
 from sapwood.tree.run.verify import distrust, reachable, verified
 from sapwood.tree.tell.explain import explain_function
-from sapwood.tree.watch.capturer import Graded
+from sapwood.tree.watch.capturer import Graded, Hosted
 from sapwood.tree.watch.session import Midway, served
 
 
@@ -58,6 +58,7 @@ class Runner:
         self.target, self.options, self.recordings = target, options, recordings
         self.eagerly = eagerly = Eagerly(target, options, recordings, of)
         self._grades: Graded | None = None
+        self._hosts: Hosted | None = None
         self.behind: weakref.WeakSet[Runner] = weakref.WeakSet()
         self.parameters, self.skips = eagerly.parameters, eagerly.skips
         self.call_log, self.cache = eagerly.call_log, eagerly.cache
@@ -102,6 +103,10 @@ class Runner:
         graded = self._graded()
         if graded is not None:
             return graded.call(args, kwargs)
+        hosted = self._hosted()
+        found = None if hosted is None else hosted.call(args, kwargs)
+        if found is not None:
+            return found[0]
         return self._unreadable(skip, Unread(args, kwargs))
 
     def _graded(self) -> Graded | None:
@@ -112,6 +117,13 @@ class Runner:
         if self._grades is None:
             self._grades = capturer.graded(self.target, self._graph)
         return self._grades if self._grades.applies() else None
+
+    def _hosted(self) -> Hosted | None:
+        """Return what runs calls with arrays of the host; None where nothing does."""
+        capturer = self.recordings.capturer
+        if self._hosts is None and capturer is not None:
+            self._hosts = capturer.hosted(self.target, self._graph)
+        return self._hosts
 
     def _graph(
         self, target: Callable[[], Callable[..., Any]], *, back: bool

@@ -56,8 +56,18 @@ class Graded(Protocol):
         """Run a call, and have gradients of what it returns sent on."""
 
 
+class Hosted(Protocol):
+    """Calls of a function that is passed arrays of the host."""
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
+        """Return the result of a call, alone; None where it is none of these."""
+
+
 class GraphCapturer(Protocol):
     """A framework that captures by itself."""
+
+    def hosted(self, target: Callable[[], Callable[..., Any]], graph: Graph) -> Hosted:
+        """Return what runs calls of a function with arrays of the host."""
 
     def graded(self, target: Callable[[], Callable[..., Any]], graph: Graph) -> Graded:
         """Return what runs calls of a function, by what gives it, with gradients."""
