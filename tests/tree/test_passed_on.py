@@ -22,6 +22,18 @@ from tests.support.rig import CUDA, IN_C, VARIANTS, Rig, fast_replays_at_once
 
 pytestmark = pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 
+
+class Bounds:
+    """What functions compare with."""
+
+    def __init__(self):
+        self.norm, self.parts = 0.5, 2
+
+    def move(self):
+        self.norm = 0.25 if self.norm == 0.5 else 0.5
+
+
+BOUNDS = Bounds()
 ONES = (*VARIANTS, IN_C, pytest.param(CUDA, marks=pytest.mark.gpu))
 
 
@@ -276,7 +288,6 @@ DECIDING = {
     "the last": _last,
     "a root": _root,
     "whole numbers": _whole,
-    "asked": _asked,
     "used": _used,
     "as text": _shown,
     "a ratio": _ratio,
@@ -296,6 +307,99 @@ DECIDING = {
     "by a callback": _called_back,
     "shadowed": shadowed["_shadowed"],
 }
+
+
+def _near(x, tol=0.5):
+    value = x.max().item()
+    return (x * 2, value) if value > tol else (x * 3, value)
+
+
+def _halved(x, tol=0.1):
+    """As solvers do: until what is left is small."""
+    left, count = 1.0, 0
+    while left > tol:
+        x = x * 0.5
+        left = float(x.max())
+        count += 1
+    return x, left, count
+
+
+def _gated(x):
+    value = x.sum().item()
+    if not value:
+        return x
+    y = x * 2 if 0.25 < value / len(x) <= 0.75 else x * 3
+    best = y.max().item()
+    if best == 7.5:
+        y = y * 0
+    return y, {"best": best, "big": best > 1}
+
+
+def _limited(x, most=BOUNDS):
+    norm = x.sum().item()
+    if norm > most.norm * 4 / most.parts:
+        x = x * 0.5
+    return x, norm * most.parts
+
+
+ASKING = {
+    "near": _near,
+    "halved": _halved,
+    "gated": _gated,
+    "limited": _limited,
+    "asked": _asked,
+}
+
+
+@pytest.mark.parametrize("fn", ASKING.values(), ids=ASKING)
+def test_what_is_asked_decides_by_the_answer(rig, fn):
+    """The value may be a new one in each call."""
+    draw = random.Random(11)
+    assert _alike(rig, fn, 60, draw.random) >= 20
+
+
+def _moved(x, most=BOUNDS):
+    """What it is compared with changes meanwhile."""
+    value = x.max().item()
+    most.move()
+    found = (x * 2, value) if value > most.norm else (x * 3, value * most.norm)
+    most.move()
+    return found
+
+
+def _last_of(x):
+    """Which value is returned hangs on another one."""
+    first, second = x.max().item(), x.min().item()
+    if first > 0.75:
+        return x * 2, first
+    return x * 2, second
+
+
+def _stopped(x):
+    value = 0.0
+    for _ in range(4):
+        x = x * 0.5
+        value = float(x.max())
+        if value < 0.25:
+            break
+    return x, value
+
+
+def _never(x):
+    value = x.max().item()
+    if value is None or value in (0.5, 1.0):
+        return x * 2, value
+    return x * 3, value
+
+
+def _chained(x):
+    value = x.max().item()
+    y = x * 2 if 0.2 < value < 0.6 else x * 3
+    return y, value or 1.0, value and 2.0
+
+
+for _each in (_moved, _last_of, _stopped, _never, _chained):
+    DECIDING[_each.__name__] = _each
 
 
 class Books:

@@ -7,7 +7,14 @@ call puts what the region returned there.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Container,
+    Hashable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -18,7 +25,7 @@ from sapwood.tree.nests.containers import constant_key, unflatten
 Route: TypeAlias = tuple[object, ...]
 """The items, one in the other, by which a value is found in a result."""
 
-_OPERATORS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+OPERATORS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
@@ -34,6 +41,33 @@ class Step(NamedTuple):
     left: bool = False
 
 
+class Question(NamedTuple):
+    """A comparison of what a formula makes of a value, as `Step`; none: is it true?"""
+
+    steps: tuple[Step, ...]
+    sign: str
+    number: Any = None
+    left: bool = False
+
+    def answer(self, value: Any) -> bool:
+        """Return what the function is told."""
+        value = Place((), self.steps).shows(value)
+        if not self.sign:
+            return bool(value)
+        pair = (self.number, value) if self.left else (value, self.number)
+        return bool(_COMPARISONS[self.sign](*pair))
+
+
+_COMPARISONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
 class Place(NamedTuple):
     """Where a value is in a result: there by a formula, if it has ``steps``."""
 
@@ -44,7 +78,7 @@ class Place(NamedTuple):
         """Return what is there."""
         for sign, number, left in self.steps:
             pair = (number, value) if left else (value, number)
-            value = _OPERATORS[sign](*pair)
+            value = OPERATORS[sign](*pair)
         return value
 
 
@@ -78,15 +112,48 @@ def _leaf(item: Item | None, route: Route) -> int | None:
     return found if type(found) is int else None
 
 
+class Way(NamedTuple):
+    """Where a value goes if such questions are ``given`` such answers."""
+
+    given: frozenset[tuple[Question, bool]]
+    places: tuple[Place, ...]
+    kept: tuple[Keeping, ...]
+
+
 class PassedOn(NamedTuple):
     """What a region returns: ``shown`` as the function gets it, and where that goes.
 
-    That is into the result, at ``places``, and where it is ``kept``.
+    That is into the result, at ``places``, and where it is ``kept``. What the function
+    ``asks`` of it decides, by the answers: maybe also which of its ``ways`` it goes.
     """
 
     places: tuple[Place, ...]
     kept: tuple[Keeping, ...]
     shown: Callable[[Any], Any]
+    asks: tuple[Question, ...] = ()
+    ways: tuple[Way, ...] = ()
+
+    def settled(self, result: Any) -> PassedOn | None:
+        """Return where that goes which the region returned; None if it is not clear."""
+        if not self.ways:
+            return self
+        shown = self.shown(result)
+        found = {
+            (way.places, way.kept)
+            for way in self.ways
+            if all(each.answer(shown) is answer for each, answer in way.given)
+        }
+        if len(found) != 1:
+            return None
+        places, kept = found.pop()
+        return self._replace(places=places, kept=kept, ways=())
+
+    def key(self, result: Any) -> Hashable:
+        """Return what decides of what the region returned."""
+        if not self.asks:
+            return "passed on"
+        shown = self.shown(result)
+        return "asked", tuple(each.answer(shown) for each in self.asks)
 
 
 def emptied(result: Any, passed: Iterable[tuple[PassedOn, Any]]) -> tuple[Any] | None:

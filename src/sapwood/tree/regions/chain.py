@@ -134,7 +134,7 @@ def _may_stray(link: Link, following: Link) -> bool:
     live = link.live
     if live is None or live.caught or live.within:
         return True
-    if live.passed_on is not None:
+    if live.passed_on is not None and not live.passed_on.asks:
         return False
     ends = following.idle and live.drops and live.flat
     return live.key is not None or not (ends or live.alone)
@@ -312,10 +312,8 @@ class Passage:
             carried,
             integration,
             is_last=is_last,
-            passed_on=live.passed_on is not None,
+            passed_on=live.passed_on,
         )
-        if live.passed_on is not None:
-            self._passed.append((live.passed_on, live.passed_on.shown(result)))
         if got.refused:
             raise Midway(got.refused, remedy=crossing.REMEDY)
         self._crossed.append((live, got))
@@ -326,6 +324,10 @@ class Passage:
             if got.key != live.key or got.shared != live.shared:
                 self._turn(live, region, got)
                 following = self.node.chain[region + 1]
+            turned = self.node.chain[region].live
+            goes = None if turned is None else turned.passed_on
+            if goes is not None:
+                self._passed.append((goes, goes.shown(result)))
             guards = following.part.ambient
             if live.sees or got.arrays.arrays or guards is not self._found[1]:
                 self._found = self._admitted(following, live), guards

@@ -36,6 +36,7 @@ from sapwood.tree.nests.containers import (
 from sapwood.tree.nests.contents import Items, contents_of
 from sapwood.tree.node.node import Shared
 from sapwood.tree.node.outputs import Constant, Held, Output, Outputs
+from sapwood.tree.node.passed_on import PassedOn
 from sapwood.tree.record.host_data import is_of
 from sapwood.tree.record.staging import moved_by
 from sapwood.tree.record.taking import endless
@@ -340,6 +341,7 @@ class Returned(NamedTuple):
 
 _NOTHING: Final = Returned(NONE, None, (), (), "None", "", False)
 _PASSED_ON: Final = Returned(NONE, "passed on", (), (), "a value", "", False)
+_ASKED: Final = Returned(NONE, "asked", (), (), "a value that compares so", "", True)
 
 
 def _is_value(value: Any, integration: Integration) -> bool:
@@ -362,19 +364,21 @@ def returned(
     *,
     is_last: bool = False,
     strict: bool = False,
-    passed_on: bool = False,
+    passed_on: PassedOn | None = None,
 ) -> Returned:
     """Describe the result of an eager region; ``carried`` is what it may be part of.
 
     Behind a region that ``is_last`` the function only returns: what that has changed
     in place nobody goes on with. Where calls may not run eagerly, which is ``strict``,
     no plain value is taken: another one could come. Of one that is only ``passed_on``
-    nothing is told.
+    nothing is told but the answers to what the function asks.
 
     Raises `StaleOutput` for an array that was revoked.
     """
-    if passed_on:
-        return _PASSED_ON
+    if passed_on is not None:
+        if not passed_on.asks:
+            return _PASSED_ON
+        return _ASKED._replace(key=passed_on.key(result))
     stays = is_last or not passed.reshaped()
     if result is None and stays and not passed.changed():
         return _NOTHING

@@ -10,7 +10,7 @@ import builtins
 import dis
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import count
 from operator import attrgetter
@@ -18,22 +18,17 @@ from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from sapwood.tree.guards.asking import Listening, Summing
-from sapwood.tree.node.passed_on import Keeping, PassedOn, Place, Step
+from sapwood.tree.node.passed_on import (
+    OPERATORS,
+    Keeping,
+    PassedOn,
+    Place,
+    Question,
+    Step,
+    Way,
+)
 from sapwood.tree.regions.crossing import is_seam
 from sapwood.tree.watch.session import ROOM, EagerRegion, Session
-
-
-class Flow(NamedTuple):
-    """What becomes of a value that is only passed on.
-
-    It is ``shown`` as a call of ``float(x)`` or ``x.item()`` shows it, found in the
-    result at ``places``, and ``kept``: see `PassedOn`.
-    """
-
-    shown: Callable[[Any], Any]
-    places: tuple[Place, ...]
-    kept: tuple[Keeping, ...]
-
 
 _AROUND: Final = ("/torch/nn/modules/module.py", "/torch/utils/_contextlib.py")
 _MOST: Final = 2000
@@ -46,6 +41,7 @@ _NUMBERS: Final[Mapping[str, Callable[[Any], Any]]] = {
 }
 _PLAIN: Final = {"<float>": float, "<int>": int}
 """What constants in formulas are behind, by their classes."""
+_LEN: Final = "len"
 _METHODS: Final = frozenset({"get", "item", "tolist"})
 _SUMMED: Final = frozenset({float, int, Listening, Summing})
 _PEEPERS: Final = frozenset(
@@ -62,8 +58,7 @@ def passed_on(part: EagerRegion, session: Session, stop: CodeType) -> PassedOn |
     goes = None if part.shown is None or session.decides else flow(stop)
     if part.shown is None or goes is None:
         return None
-    shown = partial(_in_turn, part.shown, goes.shown)
-    return PassedOn(goes.places, goes.kept, shown)
+    return goes._replace(shown=partial(_in_turn, part.shown, goes.shown))
 
 
 def _in_turn(
@@ -72,10 +67,11 @@ def _in_turn(
     return then(first(value))
 
 
-def flow(stop: CodeType) -> Flow | None:
+def flow(stop: CodeType) -> PassedOn | None:
     """Return what becomes of what the user's code reads just now; None if it decides.
 
-    Frames are looked at up to the one that runs ``stop``.
+    It is shown as a call of ``float(x)`` or ``x.item()`` shows it. Frames are looked at
+    up to the one that runs ``stop``.
     """
     frames = [*_frames(sys._getframe(1), stop)]  # noqa: SLF001 - made for this
     while frames and (_is_own(frames[0]) or is_seam(frames[0])):
@@ -89,21 +85,47 @@ def flow(stop: CodeType) -> Flow | None:
     shown = _shown(frames[0])
     if shown is None:
         return None
-    places: frozenset[Place] = _HERE
-    kept: tuple[Keeping, ...] = ()
-    for frame in frames:
-        found = _ends(frame.f_code, frame.f_lasti, places)
-        if found is None or not all(_is_plain(frame, each) for each in found[1]):
-            return None
-        try:
-            places = frozenset(_known(frame, each) for each in found[0])
-            kept += tuple(
-                Keeping(_tail(each.chain), _known(frame, each.place), each.adds)
-                for each in found[1]
-            )
-        except _Deciding:
-            return None
-    return Flow(shown, tuple(sorted(places, key=repr)), kept)
+    try:
+        asks, ways = _ways(frames)
+    except _Deciding:
+        return None
+    first = ways[0]
+    if all(way[1:] == first[1:] for way in ways):
+        return PassedOn(first.places, first.kept, shown, asks)
+    return PassedOn((), (), shown, asks, ways)
+
+
+def _ways(frames: Sequence[FrameType]) -> tuple[tuple[Question, ...], tuple[Way, ...]]:
+    """Return what frames ask of the value, and each way that it goes through them."""
+    own, *around = frames
+    found, ways = _found(own.f_code, own.f_lasti, _HERE), list[Way]()
+    asks = {each: _asked(own, each) for each in found.asks}
+    for end in found.ends:
+        given = frozenset((asks[each], answer) for each, answer in end.given)
+        places, kept = _resolved(own, end)
+        for frame in around:
+            ends = _found(frame.f_code, frame.f_lasti, places)
+            if len(ends.ends) != 1 or ends.asks:
+                raise _Deciding
+            places, more = _resolved(frame, ends.ends[0])
+            kept += more
+        ways.append(Way(given, (*sorted(places, key=repr),), kept))
+    if not ways:
+        ways = [Way(frozenset(), (), ())]
+    return (*sorted(asks.values(), key=repr),), (*ways,)
+
+
+def _resolved(
+    frame: FrameType, end: _End
+) -> tuple[frozenset[Place], tuple[Keeping, ...]]:
+    """Return where the value ends, with the numbers that the frame has for formulas."""
+    if not all(_is_plain(frame, each) for each in end.kept):
+        raise _Deciding
+    kept = tuple(
+        Keeping(_tail(each.chain), _known(frame, each.place), each.adds)
+        for each in end.kept
+    )
+    return frozenset(_known(frame, each) for each in end.places), kept
 
 
 def _frames(frame: FrameType | None, stop: CodeType) -> Iterator[FrameType]:
@@ -127,8 +149,7 @@ def _is_plain(frame: FrameType, kept: _Kept) -> bool:
     What else has an ``append``, or sums, may do more with the value.
     """
     first, *rest = kept.chain
-    places = frame.f_locals, frame.f_globals
-    held: Any = next((each[first] for each in places if first in each), None)
+    held = _held(frame, first)
     for part in rest:
         if type(part) is str:
             held = getattr(held, "__dict__", {}).get(part)
@@ -141,30 +162,61 @@ def _is_plain(frame: FrameType, kept: _Kept) -> bool:
 
 def _known(frame: FrameType, place: Place) -> Place:
     """Return a place with the numbers of its formula; raise where one is not known."""
-    steps = (
-        step._replace(number=_number(frame, step))
-        if isinstance(step.number, tuple)
-        else step
-        for step in place.steps
-    )
-    return place._replace(steps=tuple(steps))
+    return place._replace(steps=_steps(frame, place.steps))
 
 
-def _number(frame: FrameType, step: Step) -> int | float:
+def _asked(frame: FrameType, question: Question) -> Question:
+    """Return a question with the number it asks by, and those of its formula."""
+    number = _number(frame, question.number) if question.sign else None
+    return question._replace(number=number, steps=_steps(frame, question.steps))
+
+
+def _steps(frame: FrameType, steps: Sequence[Step]) -> tuple[Step, ...]:
+    made = (step._replace(number=_number(frame, step.number)) for step in steps)
+    return tuple(made)
+
+
+def _number(frame: FrameType, operand: Any) -> int | float:
     """Return what a formula takes beside the value, which is the same in each call.
 
-    That is a constant, an argument, or a length of an array.
+    That is a constant, an argument, a length of an array, what else guards compare and
+    nothing has changed by then, or a formula of these.
     """
-    first, *rest = step.number
-    found: Any = rest.pop() if first in _PLAIN else frame.f_locals.get(first)
-    if rest:
-        shape = getattr(found, "shape", ()) if hasattr(type(found), "ndim") else ()
-        ((which,),) = rest[1:]
-        found = shape[which] if -len(shape) <= which < len(shape) else None
-    if type(found) not in _PLAIN.values() or (step.sign == "/" and not found):
+    if not isinstance(operand, tuple):
+        return operand  # type: ignore[no-any-return]
+    first, *rest = operand
+    if first in OPERATORS:
+        one, other = (_number(frame, each) for each in rest)
+        if first == "/" and not other:
+            raise _Deciding
+        return OPERATORS[first](one, other)  # type: ignore[no-any-return]
+    if first == _LEN:
+        if _LEN in frame.f_globals:
+            raise _Deciding
+        first, rest = rest[0], ["shape", (0,)]
+    found: Any = rest.pop() if first in _PLAIN else _held(frame, first)
+    for part in rest:
+        if isinstance(part, tuple):
+            found = found[part[0]] if type(found) is _SHAPE and found else None
+        elif part == "shape" and hasattr(type(found), "ndim"):
+            found = _SHAPE(found.shape)
+        else:
+            found = getattr(found, "__dict__", {}).get(part)
+    if type(found) not in _PLAIN.values():
         raise _Deciding
-    number: int | float = found
-    return number
+    return found  # type: ignore[no-any-return]
+
+
+class _SHAPE(tuple[int, ...]):
+    """The shape of an array, of which a length may be taken."""
+
+    __slots__ = ()
+
+
+def _held(frame: FrameType, name: str) -> Any:
+    """Return what a frame has by a name, if it has anything."""
+    places = frame.f_locals, frame.f_globals
+    return next((each[name] for each in places if name in each), None)
 
 
 def _tail(chain: Sequence[Any]) -> str:
@@ -229,13 +281,16 @@ class _Entry(NamedTuple):
     """What is on the stack: the places where the value is, a constant, if it is one.
 
     Else it is called so, if that is known, and it may be the method that ``appends`` to
-    what is called so.
+    what is called so; or it is a formula of what is ``known``; or true where a question
+    has that ``answer``.
     """
 
     places: frozenset[Place] = frozenset()
     constant: object = None
     chain: Chain = ()
     appends: bool = False
+    known: tuple[Any, ...] = ()
+    answer: tuple[Question, bool] | None = None
 
     def is_value(self) -> bool:
         """Return whether it is the value itself, or what a formula makes of it."""
@@ -254,8 +309,24 @@ class _Kept(NamedTuple):
     adds: bool = False
 
 
-_End: TypeAlias = tuple[frozenset[Place], tuple[_Kept, ...]]
-"""Where in what is returned a value is, and where it is kept."""
+_Given: TypeAlias = frozenset[tuple[Question, bool]]
+
+
+class _End(NamedTuple):
+    """Where in what is returned a value is, and where it is kept, with such answers."""
+
+    places: frozenset[Place]
+    kept: tuple[_Kept, ...]
+    given: _Given
+
+
+class _Ends(NamedTuple):
+    """All that may become of a value, and what is asked of it."""
+
+    ends: tuple[_End, ...]
+    asks: frozenset[Question]
+
+
 _HERE: Final = frozenset({Place()})
 _SUM: Final = ("<sum>",)
 """The route of what the value was added to, until that is bound again."""
@@ -284,12 +355,25 @@ _TAKES: Final = frozenset(
     | {"STORE_ATTR", "STORE_DEREF", "STORE_GLOBAL", "STORE_SUBSCR"}
 )
 """They take others, and push nothing."""
-_SUSPENDS: Final = frozenset(
-    {"CLEANUP_THROW", "END_SEND", "GET_AWAITABLE", "RERAISE", "RETURN_GENERATOR"}
-    | {"SEND", "YIELD_VALUE"}
+_TURNS: Final = frozenset(
+    {*dis.hasjrel, *dis.hasjabs}
+    | {dis.opmap.get(name, -1) for name in ("RERAISE", "RETURN_GENERATOR")}
+    | {dis.opmap.get(name, -1) for name in ("GET_AWAITABLE", "SEND", "YIELD_VALUE")}
 )
+"""Instructions behind which other code goes on."""
 _BINDS: Final = ("STORE_FAST", "DELETE_FAST", "STORE_DEREF")
 _ASKS: Final = "POP_JUMP_"
+_TRUTH: Final = frozenset({"TO_BOOL", "UNARY_NOT"}) | {
+    f"POP_JUMP_{way}IF_{what}"
+    for way in ("", "FORWARD_", "BACKWARD_")
+    for what in ("TRUE", "FALSE")
+}
+_QUIET: Final = (
+    *("LOAD_", "STORE_FAST", "COPY", "SWAP", "POP_", "PUSH_NULL", "JUMP_", "CACHE"),
+    *("BINARY_OP", "BUILD_", "COMPARE_OP", "EXTENDED_ARG", "KW_NAMES", "NOP"),
+    *("NOT_TAKEN", "PRECALL", "RESUME", "TO_BOOL", "UNARY_"),
+)
+"""How instructions begin that let things be as they are, of numbers."""
 _GOES: Final = frozenset(
     {"JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_FORWARD"}
 )
@@ -302,13 +386,20 @@ class _Deciding(Exception):
     """What is done with the value may hang on it, or is not understood."""
 
 
-@lru_cache(maxsize=512)
-def _ends(code: CodeType, at: int, places: frozenset[Place]) -> _End | None:
+def _found(code: CodeType, at: int, places: frozenset[Place]) -> _Ends:
     """Return where in what a frame returns that is, which its call gives at ``at``.
 
-    ``places`` are those where it is in what the call gives. None if it may be looked
-    at, or be kept, or is elsewhere by other ways that the code may go.
+    ``places`` are those where it is in what the call gives. Raises `_Deciding` if it
+    may be looked at, or be kept elsewhere.
     """
+    found = _followed(code, at, places)
+    if found is None:
+        raise _Deciding
+    return found
+
+
+@lru_cache(maxsize=512)
+def _followed(code: CodeType, at: int, places: frozenset[Place]) -> _Ends | None:
     if not _PEEPERS.isdisjoint(code.co_names):
         return None
     try:
@@ -324,14 +415,14 @@ class _Following:
         self._ops = _instructions(code)
         self._numbers = {op.offset: i for i, op in enumerate(self._ops)}
         self._seen: set[object] = set()
-        bound = {op.argval for op in self._ops if op.opname.startswith(_BINDS)}
+        self._asks: set[Question] = set()
+        ops = (op for op in self._ops if op.opname.startswith(_BINDS))
+        bound = {x for op in ops for x in _names(op)} | {*code.co_cellvars}
         given = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        self._lasting = frozenset(given).difference(
-            code.co_cellvars,
-            *(each if isinstance(each, tuple) else (each,) for each in bound),
-        )
+        self._lasting = frozenset(given) - bound
+        self._own = bound.union(code.co_varnames) - self._lasting
 
-    def returned(self, at: int, places: frozenset[Place]) -> _End:
+    def returned(self, at: int, places: frozenset[Place]) -> _Ends:
         # Behind a call of Python's own the frame is at the cache of the instruction.
         number = bisect_right(self._ops, at, key=attrgetter("offset")) - 1
         if self._ops[number].opname == "PRECALL":
@@ -339,11 +430,8 @@ class _Following:
         if self._ops[number].opname not in _CALLS:
             raise _Deciding
         stack = [*self._stack_behind(number)[:-1], _Entry(places)]
-        ends = self._ends(number + 1, stack, {}, ())
-        first = next(ends, (frozenset[Place](), ()))
-        if any(each != first for each in ends):
-            raise _Deciding
-        return first
+        ends = {*self._ends(number + 1, stack, {}, (), frozenset())}
+        return _Ends((*sorted(ends, key=repr),), frozenset(self._asks))
 
     def _is_new(self, state: object) -> bool:
         known = len(self._seen)
@@ -376,35 +464,155 @@ class _Following:
         stack: list[_Entry],
         names: dict[str, _Entry],
         kept: tuple[_Kept, ...],
+        given: _Given,
+        *,
+        fresh: bool = True,
     ) -> Iterator[_End]:
-        """Yield where in what is returned the value is, each way the code may go."""
+        """Yield where in what is returned the value is, each way the code may go.
+
+        That is by the answers ``given``. While it is ``fresh``, nothing has run but
+        what takes the value.
+        """
         while True:
             op = self._ops[number]
-            if not self._is_new((number, (*stack,), frozenset(names.items()), kept)):
+            state = number, (*stack,), frozenset(names.items()), kept, given, fresh
+            if not self._is_new(state):
                 return  # as before: around a loop
             name, number = op.opname, number + 1
             if name == "RETURN_VALUE":
-                yield _others_but_it(stack), kept
+                yield _End(_others_but_it(stack), kept, given)
                 return
             if name == "RETURN_CONST":
-                yield frozenset(), kept
+                yield _End(frozenset(), kept, given)
                 return
             if name == "RAISE_VARARGS" and not any(
                 each.places for each in _taken(stack, op.arg or 0)
             ):
                 return  # nobody gets it
+            if self._asks_now(op, stack, fresh=fresh):
+                continue
+            was_fresh, fresh = fresh, fresh and name.startswith(_QUIET)
             if name.startswith(_ASKS) or name == "FOR_ITER":
-                there = [*stack]
+                there, told = [*stack], _told(op, stack, given)
                 _jump(op, there, jump=True)
                 _jump(op, stack, jump=False)
-                to = self._numbers[op.argval]
-                yield from self._ends(to, there, {**names}, kept)
+                to, (turned, given) = self._numbers[op.argval], told
+                if turned is not None:
+                    others = {**names}
+                    yield from self._ends(to, there, others, kept, turned, fresh=fresh)
             elif name in _GOES:
                 number = self._numbers[op.argval]
-            elif (of := _keeps(op, stack)) is not None:
-                kept = (*kept, *of)
-            elif not (_computes(op, stack, self._lasting) or _shuffle(op, stack)):
-                _step(op, stack, names)
+            else:
+                more = self._done(op, stack, names, fresh=was_fresh)
+                kept, fresh = kept + more, fresh or (was_fresh and bool(more))
+
+    def _done(
+        self,
+        op: dis.Instruction,
+        stack: list[_Entry],
+        names: dict[str, _Entry],
+        *,
+        fresh: bool,
+    ) -> tuple[_Kept, ...]:
+        """Do an instruction that does not jump; return where it keeps the value."""
+        kept = _keeps(op, stack)
+        if kept is not None:
+            return kept
+        if not (self._computes(op, stack, fresh=fresh) or _shuffle(op, stack)):
+            _step(op, stack, names)
+        return ()
+
+    def _computes(
+        self, op: dis.Instruction, stack: list[_Entry], *, fresh: bool
+    ) -> bool:
+        """Do a step of a formula, or ask for a length; return whether it is one."""
+        if op.opname == "CALL" and op.arg == 1:
+            return _is_length(stack)
+        sign = op.argrepr.removesuffix("=")
+        if op.opname != "BINARY_OP" or sign not in OPERATORS or len(stack) < 2:
+            return False
+        left, right = stack[-2:]
+        value, other = (left, right) if left.is_value() else (right, left)
+        number = self._operand(other, fresh=fresh)
+        if number is None or other.places:
+            return False
+        if value.is_value() and not (sign == "/" and value is right):
+            step = Step(sign, number, left=value is right)
+            places = (each._replace(steps=(*each.steps, step)) for each in value.places)
+            stack[-2:] = [_Entry(frozenset(places))]
+            return True
+        one = self._operand(value, fresh=fresh)
+        if one is None or value.places:
+            return False
+        stack[-2:] = [_Entry(known=(sign, number, one))]
+        return True
+
+    def _asks_now(
+        self, op: dis.Instruction, stack: list[_Entry], *, fresh: bool
+    ) -> bool:
+        """Do a comparison of the value, or note that code asks if it is true.
+
+        In its place is the answer from then on. Return whether the instruction is done.
+        """
+        last = stack[-1] if stack else _OTHER
+        if op.opname in _TRUTH and last.is_value():
+            stack[-1] = self._answer([Question(x.steps, "") for x in last.places])
+        if op.opname in {"TO_BOOL", "UNARY_NOT"} and stack and stack[-1].answer:
+            question, answer = stack[-1].answer
+            answer ^= op.opname == "UNARY_NOT"
+            stack[-1] = _Entry(answer=(question, answer))
+            return True
+        if op.opname != "COMPARE_OP" or len(stack) < 2:
+            return False
+        left, right = stack[-2:]
+        value, other = (left, right) if left.is_value() else (right, left)
+        number = self._operand(other, fresh=fresh)
+        if not value.is_value() or other.places or number is None:
+            return False
+        sign = op.argrepr.removeprefix("bool(").removesuffix(")")
+        asked = partial(Question, sign=sign, number=number, left=value is right)
+        stack[-2:] = [self._answer([asked(each.steps) for each in value.places])]
+        return True
+
+    def _answer(self, questions: Sequence[Question]) -> _Entry:
+        self._asks.update(questions)
+        return _Entry(answer=(questions[0], True)) if len(questions) == 1 else _OTHER
+
+    def _operand(self, entry: _Entry, *, fresh: bool) -> tuple[Any, ...] | None:
+        """Return how a number is known beside the value: see `_number`.
+
+        What anybody may change is not, but while nothing else has run.
+        """
+        if entry.known:
+            return entry.known
+        for name, cls in _PLAIN.items():
+            if type(entry.constant) is cls:
+                return name, entry.constant
+        first, *rest = entry.chain or ("",)
+        keys = [each for each in rest if isinstance(each, tuple)]
+        if keys and (rest[-2:] != ["shape", keys[0]] or type(keys[0][0]) is not int):
+            return None
+        lasts = keys and len(rest) == 2
+        free = fresh and bool(first) and first not in self._own
+        known = lasts or (not rest and first in self._lasting) or free
+        return entry.chain if known else None
+
+
+def _told(
+    op: dis.Instruction, stack: list[_Entry], given: _Given
+) -> tuple[_Given | None, _Given]:
+    """Return what answers are given where a jump is taken, and where it is not.
+
+    None: with those that are given already, it is not.
+    """
+    answer = stack[-1].answer if stack else None
+    if answer is None or op.opname not in _TRUTH:
+        return given, given
+    question, positive = answer
+    taken = positive if op.opname.endswith("TRUE") else not positive
+    if (question, not taken) in given:
+        return None, given
+    return given | {(question, taken)}, given | {(question, not taken)}
 
 
 def _jump(op: dis.Instruction, stack: list[_Entry], *, jump: bool) -> None:
@@ -531,50 +739,15 @@ def _appended(stack: list[_Entry]) -> tuple[_Kept, ...] | None:
     return None
 
 
-def _computes(
-    op: dis.Instruction, stack: list[_Entry], lasting: Container[str]
-) -> bool:
-    """Do a step of a formula, or ask for a length; return whether it is one.
-
-    Arguments are ``lasting`` that are bound to nothing else.
-    """
-    if op.opname == "CALL" and op.arg == 1:
-        return _is_length(stack)
-    sign = op.argrepr.removesuffix("=")
-    if op.opname != "BINARY_OP" or sign not in _SIGNS or len(stack) < 2:
-        return False
-    left, right = stack[-2:]
-    value, other = (left, right) if left.is_value() else (right, left)
-    number = _operand(other, lasting)
-    divides = sign == "/" and value is right
-    if not value.is_value() or other.places or number is None or divides:
-        return False
-    step = Step(sign, number, left=value is right)
-    places = (each._replace(steps=(*each.steps, step)) for each in value.places)
-    stack[-2:] = [_Entry(frozenset(places))]
-    return True
-
-
-_SIGNS: Final = frozenset("+-*/")
-
-
-def _operand(entry: _Entry, lasting: Container[str]) -> tuple[Any, ...] | None:
-    """Return how a number is known beside the value: see `_number`."""
-    for name, cls in _PLAIN.items():
-        if type(entry.constant) is cls:
-            return name, entry.constant
-    first, *rest = entry.chain or ("",)
-    sized = len(rest) == 2 and rest[0] == "shape" and type(rest[1]) is tuple
-    known = sized if rest else first in lasting
-    return entry.chain if known and (not sized or type(rest[1][0]) is int) else None
-
-
 def _is_length(stack: list[_Entry]) -> bool:
-    """Do a call of ``x.size(0)``; return whether it is one: as of ``x.shape[0]``."""
+    """Do ``x.size(0)``, as ``x.shape[0]``, or ``len(x)``; return whether it is such."""
     *called, item = _taken(stack, 3)
     sized = [each.chain for each in called if each.chain[1:] == ("size",)]
     if sized and type(item.constant) is int:
         stack.append(_Entry(chain=(sized[0][0], "shape", (item.constant,))))
+        return True
+    if len(item.chain) == 1 and any(each.chain == (_LEN,) for each in called):
+        stack.append(_Entry(known=(_LEN, *item.chain)))
         return True
     stack += [*called, item]
     return False
@@ -621,11 +794,16 @@ def _shuffle(op: dis.Instruction, stack: list[_Entry]) -> bool:
     return True
 
 
+def _names(op: dis.Instruction) -> tuple[str, ...]:
+    """Return the variables that an instruction names."""
+    return op.argval if isinstance(op.argval, tuple) else (op.argval,)
+
+
 def _step_by_name(
     op: dis.Instruction, stack: list[_Entry], names: dict[str, _Entry]
 ) -> None:
     """Do to the stack and the variables what an instruction does that names some."""
-    these = op.argval if isinstance(op.argval, tuple) else (op.argval,)
+    these = _names(op)
     if op.opname == "STORE_FAST_LOAD_FAST":
         names[these[0]] = _taken(stack, 1)[0]
         stack.append(names.get(these[1], _Entry(chain=(these[1],))))
@@ -637,7 +815,7 @@ def _step_by_name(
         names.update(zip(these, reversed(_taken(stack, len(these))), strict=True))
     elif op.opname == "DELETE_FAST":
         names[these[0]] = _OTHER
-    elif op.opname in _SUSPENDS or any(each.places for each in stack):
+    elif op.opcode in _TURNS or any(each.places for each in stack):
         raise _Deciding
     else:  # whatever it is, it has not to do with the value
         effect = dis.stack_effect(op.opcode, op.arg, jump=False)

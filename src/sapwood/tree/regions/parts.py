@@ -956,6 +956,7 @@ class _Parts:
         """Note a region's result, and what replays are to know of the region."""
         name, integration, link = part.name, self.recordings.integration, self.links[-1]
         goes = live.keywords["passed_on"]
+        goes = goes and goes.settled(result)
         got = crossing.returned(
             name,
             result,
@@ -964,7 +965,7 @@ class _Parts:
             integration,
             is_last=self.returns,
             strict=not self.order.tolerant,
-            passed_on=goes is not None,
+            passed_on=goes,
         )
         self.session.broken(
             part, told, got.kind, branches=got.branches, passed_on=(goes, result)
@@ -980,6 +981,7 @@ class _Parts:
             text=got.text,
             flat=flat,
             branches=self.order.specialization.branching,
+            passed_on=goes,
             done=(told, self.began.told[-1]),
         )
         self.links[-1] = replace(link, live=behind)

@@ -134,10 +134,12 @@ class Rehearsed:
                     with self._outside():
                         self._before = self._look()
                 if begun is not None:
-                    found = self._before.guards(lambda _: True) if part.sees else None
-                    begun.reads(found)
+                    begun.reads(
+                        self._before.guards(lambda _: True) if part.sees else None
+                    )
             if begun is not None:
                 begun.leaves(Ran(part.name, passed, result))
+            goes = goes and goes.settled(result)
             got = returned(
                 part.name,
                 result,
@@ -146,7 +148,7 @@ class Rehearsed:
                 self._integration,
                 is_last=returns,
                 strict=not session.tolerant,
-                passed_on=goes is not None,
+                passed_on=goes,
             )
         if got.refused:
             self._refuse(CaptureError(got.refused, remedy=REMEDY))

@@ -360,7 +360,7 @@ def _goes_on(
         return False  # the call is begun again, and raises it then
     if live.passed_on is not None:
         passed.append((live.passed_on, live.passed_on.shown(result)))
-        return True
+        return live.key == live.passed_on.key(result)
     if result is None:
         return live.key is None
     return live.key == (constant_key(result),)
@@ -388,7 +388,7 @@ def _written_before(node: Node) -> tuple[int, ...]:
 
 def _is_sure(live: Live) -> bool:
     """Return whether no call goes another way behind a region."""
-    return live.writes or live.passed_on is not None
+    return live.writes or (live.passed_on is not None and not live.passed_on.asks)
 
 
 def _is_little(node: Node) -> bool:
@@ -431,7 +431,8 @@ def _can_end(lives: Sequence[Live], last: Link) -> bool:
     """Return whether no call goes another way behind a region that writes."""
     wrote = False
     for live in lives:
-        if live.caught or live.within or (wrote and live.passed_on is None):
+        decides = live.passed_on is None or bool(live.passed_on.asks)
+        if live.caught or live.within or (wrote and decides):
             return not any(each.writes for each in lives)
         if live.writes and not live.alone:
             return False

@@ -262,7 +262,6 @@ class Session:
         goes, result = passed_on
         if goes is not None:
             self.passed_on.append((goes, result))
-            returned = f"{returned}, passed on to {goes[:2]}"
         self.breaks.append((len(self.ops), part.name, passed, returned))
         self.branches |= branches
         self.writes |= part.writes
