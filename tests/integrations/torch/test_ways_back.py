@@ -64,6 +64,8 @@ FUNCTIONS = {
     "parts": lambda x: (x * 2, [x.exp(), 3], {"a": x.detach() + 1}),
     "passed on": lambda x: (x, x.cos()),
     "recurrent": lambda x: _RECURRENT(x)[0],
+    "chunks": lambda x: (x * 2).chunk(2, -1),
+    "rows": lambda x: [*x.exp(), (x + 1)[:0]],
     "parts of one": lambda x: (x[1:] * x[:-1]).sin() * (x.exp()[1:] * 2),
     "same twice": lambda x: [y := x.tanh(), y],
 }
@@ -117,7 +119,10 @@ REFUSED = {
         lambda x: torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=False),
         "as checkpoints",
     ),
-    "parts of one": (lambda x: (x * 2).chunk(2), "of another result"),
+    "parts of one": (
+        lambda x: [(y := x * 2)[:3], y[1:]],
+        "shares a part of another result",
+    ),
     "writes to what is saved": (lambda x: [y := x.exp(), y.add_(1).detach()][0], "was"),
 }
 

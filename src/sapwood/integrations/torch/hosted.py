@@ -122,9 +122,9 @@ class Hosted:
         owns = [leaves[i] for i in self._places]
         watching, hosts = session.current(), _now.hosts
         self._calls.plain += watching is None
-        if watching is not None:
-            watching.asked()  # as with stand-ins it may do other work
-            hosts = [*map(_StandIn.of, owns)] if capturing() else hosts
+        if watching is not None and capturing():
+            watching.stands_in = True
+            hosts = [*map(_StandIn.of, owns)]
         for i, host in zip(self._places, hosts, strict=True):
             leaves[i] = host
         there = () if watching is None else zip(hosts, owns, strict=True)
@@ -167,9 +167,11 @@ class HostedCalls:
             return None
         leaves, structure = flatten((args, kwargs), torch.is_tensor)
         places = tuple(i for i, each in enumerate(leaves) if _is_on_host(each))
-        if not places or not all(_is_plain(leaves[i]) for i in places):
-            return None
         hosts = [leaves[i] for i in places]
+        if not places or not all(map(_is_plain, hosts)):
+            return None
+        if len({*map(id, hosts)}) < len(hosts):
+            return None  # stand-ins would not be one object
         for i in places:
             leaves[i] = leaves[i].to(self._place)
         given, named = unflatten(structure, leaves)

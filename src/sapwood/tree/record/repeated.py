@@ -55,6 +55,8 @@ def concluded(
         return error
     outcome = outcome_of(warm, session, outputs, added)
     sealed = sealed_in(outputs, outcome, warm)
+    if session.stands_in and isinstance(outcome, CaptureError):
+        raise outcome
     if sealed is None:
         return outcome
     raise outcome if isinstance(outcome, CaptureError) else Unready(sealed.what)

@@ -95,6 +95,7 @@ from sapwood.tree.watch.session import (
     Midway,
     Session,
     Unready,
+    Warm,
     run_live,
     user_line,
 )
@@ -344,7 +345,7 @@ class _Parts:
         other = outcome_of(self.warm, session, node.outputs, self.added)
         held: CaptureError | None = None
         if captured.error is None:
-            held = sealed_in(node.outputs, other, self.warm) or self._unheld()
+            held = sealed_in(node.outputs, other, self.warm) or self._unheld(other)
         if isinstance(other, CaptureError) and self.stirred:
             self.unfit, other = self.unfit or str(other), None
         error = captured.error or self.error or other
@@ -1044,11 +1045,16 @@ class _Parts:
 
     # The end.
 
-    def _unheld(self) -> CaptureError | None:
-        """Let go of what was made; return an error about what nothing accounts for."""
+    def _unheld(self, other: CaptureError | Warm | None) -> CaptureError | None:
+        """Let go of what was made; return an error about what nothing accounts for.
+
+        Or that which stand-ins have done is ``other`` work.
+        """
         lines = {at: line for each in self.ranges for at, _, line in each.taken()}
         self.let_go()
         lost = lasting(self._lost)
+        if self.session.stands_in and isinstance(other, CaptureError):
+            return other
         return (
             outliving([(*each, lines.get(each[0])) for each in lost]) if lost else None
         )

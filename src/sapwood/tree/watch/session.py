@@ -159,6 +159,8 @@ class Session:
     exception that was ``handled`` where the call began, regions find in replays, too.
     What regions return that is only ``passed_on`` is noted beside how, unless what is
     read ``decides`` in any case.
+    Where it ``stands_in`` for what is passed, by other objects, work of a capture that
+    differs is nobody's.
     ``exactly`` ends that numbers listen to what is asked of them, where they do.
     """
 
@@ -171,6 +173,7 @@ class Session:
     guarded: Callable[[], bool] = bool
     reads: Callable[[], Sequence[Any]] = tuple
     asks: bool = False
+    stands_in: bool = False
     unrecordable: CaptureError | None = None
     ops: list[tuple[str, bytes]] = field(default_factory=list)
     lines: list[str | None] = field(default_factory=list)
