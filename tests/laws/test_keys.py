@@ -267,7 +267,7 @@ def test_what_is_written_to_a_key_is_refused(rt):
 
     def fn(x):
         for each in table:
-            each.w += 1
+            each.w *= 2
         return x * 2
 
     f, x = rt.graph(fn, fullgraph=True), rt.array(np.ones(3))

@@ -335,6 +335,16 @@ def _gated(x):
     return y, {"best": best, "big": best > 1}
 
 
+def _guarded(x, parts=0):
+    """What it asks on another way would be an error."""
+    norm, rows = x.sum().item(), x.tolist()
+    if parts and norm / parts > 0.5:
+        return x * 3, norm
+    if parts and rows > 2:
+        return x * 4, norm
+    return (x, norm) if norm > 1.5 else (x * 2, norm)
+
+
 def _limited(x, most=BOUNDS):
     norm = x.sum().item()
     if norm > most.norm * 4 / most.parts:
@@ -346,6 +356,7 @@ ASKING = {
     "near": _near,
     "halved": _halved,
     "gated": _gated,
+    "guarded": _guarded,
     "limited": _limited,
     "asked": _asked,
 }

@@ -38,6 +38,7 @@ _ASKING: Final = (
     *(id, hash, operator.is_, operator.is_not),
     *(operator.contains, operator.countOf, operator.indexOf),
 )
+_QUIET: Final = frozenset({"CACHE", "PRECALL"})
 _BUILDERS: Final = frozenset({"frozenset", "set"})
 _OF_CLASSES: Final = frozenset({"isinstance", "issubclass"})
 _CONSTANTS: Final = frozenset({"LOAD_CONST", "LOAD_SMALL_INT"})
@@ -97,6 +98,7 @@ def names_of(code: CodeType) -> Names:
     globals_: set[str] = set()
     attributes: set[str] = set()
     modules: set[str] = set()
+    methods: set[str] = set()
     told: set[str] = set()
     added = used = frozenset[str]()
     dynamic = compares = formats = False
@@ -114,6 +116,8 @@ def names_of(code: CodeType) -> Names:
                     name = _constant_name(instructions, index)
                     dynamic |= name is None
                     told.update(() if name is None else (name,))
+            elif _evaluates_nothing(instructions, index):
+                methods.add(op.argval)
             elif op.opname in _ATTRIBUTE_OPS:
                 only_compared = _is_only_compared(instructions, index)
                 attributes.update(() if only_compared else (op.argval,))
@@ -126,7 +130,7 @@ def names_of(code: CodeType) -> Names:
     named = globals_ | attributes
     return Names(
         frozenset(globals_),
-        frozenset(attributes | {"__repr__"} if formats else attributes),
+        frozenset(attributes | methods | ({"__repr__"} if formats else set())),
         frozenset(modules),
         dynamic or bool(named & _ANY_ATTRIBUTE) or bool(attributes & _BY_TEXT),
         bool(named & ANY_GLOBAL),
@@ -134,6 +138,18 @@ def names_of(code: CodeType) -> Names:
         compares or bool(named & _COMPARING),
         added,
         used | told,
+    )
+
+
+def _evaluates_nothing(instructions: Ops, at: int) -> bool:
+    """Return whether code calls a method as ``model.eval()``: there is no text."""
+    behind = [op for op in instructions[at + 1 : at + 8] if op.opname not in _QUIET]
+    return (
+        instructions[at].opname in _ATTRIBUTE_OPS
+        and instructions[at].argval == "eval"
+        and bool(behind)
+        and behind[0].opname == "CALL"
+        and behind[0].arg == 0
     )
 
 

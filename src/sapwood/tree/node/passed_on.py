@@ -49,13 +49,14 @@ class Question(NamedTuple):
     number: Any = None
     left: bool = False
 
-    def answer(self, value: Any) -> bool:
-        """Return what the function is told."""
-        value = Place((), self.steps).shows(value)
-        if not self.sign:
-            return bool(value)
-        pair = (self.number, value) if self.left else (value, self.number)
-        return bool(_COMPARISONS[self.sign](*pair))
+    def answer(self, value: Any) -> bool | None:
+        """Return what the function is told; None: it never asks that, as of 1 / 0."""
+        try:
+            value = Place((), self.steps).shows(value)
+            pair = (self.number, value) if self.left else (value, self.number)
+            return bool(_COMPARISONS[self.sign](*pair) if self.sign else value)
+        except (ArithmeticError, TypeError, ValueError):
+            return None
 
 
 _COMPARISONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
