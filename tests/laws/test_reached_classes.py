@@ -213,6 +213,64 @@ class Read:
 """
 
 
+LOCKED = """
+import threading
+
+
+class Source:
+    def __init__(self):
+        self.lock, self.factor = threading.Lock(), 2.0
+"""
+
+
+def test_a_lock_that_a_package_has_for_itself(rt, tmp_path, monkeypatch):
+    """It is not around what the function counts."""
+    place = tmp_path / "site-packages"
+    place.mkdir()
+    (place / "locked_package.py").write_text(LOCKED)
+    monkeypatch.syspath_prepend(str(place))
+    monkeypatch.delitem(sys.modules, "locked_package", raising=False)
+    source = importlib.import_module("locked_package").Source()
+    counts = {"calls": 0}
+
+    def fn(x):
+        counts["calls"] += 1
+        return x * source.factor
+
+    f = rt.graph(fn)
+    for _ in range(8):
+        f(rt.array(np.arange(3.0)))
+    assert counts["calls"] == 8
+    assert f.stats().replays >= 5
+
+
+class Evaluated:
+    """Its mode is set by a method of a builtin's name."""
+
+    def __init__(self):
+        self.training, self.calls = True, 0
+
+    def eval(self):
+        self.training = False
+        return self
+
+
+def test_a_method_named_eval(rt):
+    """It has no text to run: what else there is may be counted."""
+    model = Evaluated()
+
+    def fn(x):
+        model.eval()
+        model.calls += 1
+        return x * 3 if model.training else x * 2
+
+    f, x = rt.graph(fn), rt.array(np.arange(3.0))
+    for turn in range(10):
+        assert np.asarray(f(x)).tolist() == [0.0, 2.0, 4.0]
+        assert (model.calls, model.training) == (turn + 1, False)
+    assert f.stats().replays >= 6
+
+
 @pytest.mark.parametrize("name", ["Wrapped", "Enclosed", "Twice", "Read"])
 def test_methods_of_packages_are_read_behind_decorators(
     rt, tmp_path, monkeypatch, name

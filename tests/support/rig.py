@@ -144,6 +144,7 @@ class Rig:
         end = monotonic() + _LATE
         while any(self.device.live_handles().values()) and monotonic() < end:
             sleep(0.01)
+            gc.collect()  # what they held may hold itself
 
     def abandon(self) -> None:
         """Give everything back by force, after a test that failed.

@@ -256,3 +256,31 @@ def test_nothing_is_kept_by_reference(taped):
             assert tensors() == before
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("name", ["chunks", "rows"])
+def test_of_several_views_none_is_written(taped, name):
+    """As by autograd: one of them would change the others' way back."""
+    fn = FUNCTIONS[name]
+    for f in (fn, taped(fn)[0]):
+        found = f(torch.randn(4, 4, requires_grad=True) * 1)
+        with pytest.raises(RuntimeError, match="view and is being modified in"):
+            found[1].mul_(2)
+
+
+def test_parts_of_a_result_are_views_of_it(taped):
+    """What is written to one is seen in the other, and so is its gradient."""
+
+    def fn(x):
+        y = x.tanh() * 2
+        return y, y[:, 0], y.view(2, 8)
+
+    found = []
+    for f in (fn, taped(fn)[0]):
+        x = torch.linspace(0, 1, 16).view(4, 4).requires_grad_()
+        whole, first, half = f(x * 1)
+        first.mul_(3)
+        (whole.exp().sum() + (first * half[0, ::2]).sum()).backward()
+        found.append([x.grad, whole.detach(), first.detach(), half.detach()])
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)

@@ -147,6 +147,7 @@ class Way(Alike):
         "arguments",
         "needed",
         "places",
+        "several",
         "views",
     )
 
@@ -157,9 +158,10 @@ class Way(Alike):
         needed: int = 0,
         back: Callable[..., Any] = tuple,
         views: Mapping[int, _View] = MappingProxyType({}),
+        several: Sequence[int] = (),
     ) -> None:
         self.places, self.arguments, self.needed = places, arguments, needed
-        self.views = views
+        self.views, self.several = views, several
         self._back = back
         self._again, self._recorded = False, back
 
@@ -342,12 +344,14 @@ class _Run:
             went = _Back(self._box, [*map(get_gradient_edge, unique)], starts)
             for own in (each for each in sources if each.is_leaf):
                 own.data = own.new_empty(0)  # autograd holds it from now on
+        result_leaves = [*leaves]
         for i in (*places, *views):
             leaves[i] = shown[id(leaves[i])]
         if self._users:
             # Guards look into what the function leads to, as its own backward.
             went.__wrapped__ = fn
-        way = Way(places, [*self._sources], self._needed, went, views)
+        several = [i for i in (*places, *views) if _is_of_several(result_leaves[i])]
+        way = Way(places, [*self._sources], self._needed, went, views, several)
         return unflatten(structure, leaves), saved, tuple(variables), way
 
     def _check_sources(self) -> None:
@@ -502,6 +506,19 @@ def _extent_within(tensor: Any, row: int) -> int:
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     reach: int = sum((size - 1) * stride for size, stride in steps if stride < row)
     return 1 + reach
+
+
+_SEVERAL: Final = ("Chunk", "Split", "Unbind")
+"""How the nodes of operations begin that give several views at once."""
+
+
+def _is_of_several(tensor: Any) -> bool:
+    return bool(tensor._is_view() and tensor.grad_fn.name().startswith(_SEVERAL))
+
+
+def _as_of_several(tensor: Any) -> Any:
+    """Return a tensor as one of several views, which nobody may write in place."""
+    return tensor.unsqueeze(0).unbind(0)[0]
 
 
 def _view_of(part: Any, leaves: Sequence[Any], place: int) -> _View:
@@ -669,9 +686,11 @@ class Gradients:
             again = partial(self._again, args, kwargs, way, inputs, now)
             shown = self._linked(ends, saved, way, inputs, again)
             parts = {id(found[i]): view for i, view in way.views.items()}
+            alone = {id(found[i]) for i in way.several}
+            whole = [shown.get(id(each), each) for each in found]
+            shown |= {key: view.of(whole) for key, view in parts.items()}
+            shown |= {key: _as_of_several(shown[key]) for key in alone}
             found = [shown.get(id(each), each) for each in found]
-            views = {key: view.of(found) for key, view in parts.items()}
-            found = [views.get(id(each), each) for each in found]
         return unflatten(structure, found)
 
     def _linked(

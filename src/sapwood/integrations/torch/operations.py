@@ -178,9 +178,14 @@ def _text(value: Any) -> str:
     return repr(value) if isinstance(value, _TOLD) else cls.__qualname__
 
 
-def draws_normal(op: Operation, args: tuple[Any, ...]) -> bool:
+def draws_normal(
+    op: Operation, args: tuple[Any, ...], given: Mapping[str, Any]
+) -> bool:
     """Return whether an operation looks at its deviations, and then draws by them."""
-    return op.packet is _aten.normal and isinstance(args[1], torch.Tensor)
+    if op.packet is not _aten.normal:
+        return False
+    std = args[1] if len(args) > 1 else given.get("std")
+    return isinstance(std, torch.Tensor) and "out" not in given
 
 
 def normal(mean: Any, std: Any, *, generator: torch.Generator | None = None) -> Any:

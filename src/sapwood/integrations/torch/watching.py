@@ -299,7 +299,7 @@ class Watcher(Mode):
                     # Not `decompose`: of some, torch has another form in Python
                     # besides, which gives other bits.
                     return func._op_dk(_COMPOSITE, *args, **given)
-            if draws_normal(op, args) and not self._regions:
+            if draws_normal(op, args, given) and not self._regions:
                 with self._again():
                     return normal(*args, **given)
             if op.packet is _aten.record_stream:

@@ -293,7 +293,8 @@ class Walk:
             return Row(key, value, "constant", constant_key(value))
         if type(value) in ATOMS:
             return Row(key, value, "constant", constant_of(value))
-        if type(value).__module__ in _LOCKING:
+        locks = type(value).__module__ in _LOCKING
+        if locks and owner_of_class(type(node.value)) != "installed":
             # Others may add meanwhile, where the function holds a lock: replays do not.
             self.reach.note(used=(UNNAMED,))
         if issubclass(type(value), type):
