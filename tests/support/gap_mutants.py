@@ -94,9 +94,9 @@ def _torch_mutants() -> tuple[Mutant, ...]:
         ),
         mutant(
             "the way back: results that are views are sent a gradient",
-            gradients._Run._check_memory,
-            "if _memory(end) in taken:",
-            "if False:",
+            gradients._wholes,
+            "if _memory(end) in taken or",
+            "if",
         ),
         mutant(
             "the way back: what a capture writes is another's",
@@ -262,7 +262,7 @@ GAP_MUTANTS: Final = (
     mutant(
         "what nobody can open is shown",
         _Parts.record,
-        "sealed_in(node.outputs, other, self.warm) or self._unheld()",
+        "sealed_in(node.outputs, other, self.warm) or self._unheld(other)",
         "None",
     ),
     mutant(
@@ -495,8 +495,32 @@ TRIED_MUTANTS: Final = (
     mutant(
         "what is used is passed on",
         flow._others,
-        "if any(each.routes for each in taken):",
+        "if any(each.places for each in taken):",
         "if False:",
+    ),
+    mutant(
+        "what is not true is taken for true",
+        flow._Following._asks_now,
+        'answer ^= op.opname == "UNARY_NOT"',
+        "answer ^= False",
+    ),
+    mutant(
+        "both ways of a jump have the same answer",
+        flow._told,
+        "else not positive",
+        "else positive",
+    ),
+    mutant(
+        "names of objects are known whatever has run",
+        flow._Following._operand,
+        "free = fresh and bool(first)",
+        "free = bool(first)",
+    ),
+    mutant(
+        "sums of floats are the difference",
+        Survey._is_same,
+        "type(new.value) is int:",
+        "type(new.value) is not list:",
     ),
     mutant(
         "whatever is called float is it",
@@ -513,8 +537,8 @@ TRIED_MUTANTS: Final = (
     mutant(
         "what is passed on could go another way",
         chain._may_stray,
+        "if live.passed_on is not None and not live.passed_on.asks:",
         "if live.passed_on is not None:",
-        "if False:",
     ),
     mutant(
         "regions that only read are answered after captures that raise",

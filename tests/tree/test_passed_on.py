@@ -335,6 +335,14 @@ def _gated(x):
     return y, {"best": best, "big": best > 1}
 
 
+def _negated(x):
+    value = x.max().item()
+    low = not value > 0.5
+    if low:
+        return x * 2, value
+    return x * 3, None
+
+
 def _guarded(x, parts=0):
     """What it asks on another way would be an error."""
     norm, rows = x.sum().item(), x.tolist()
@@ -357,6 +365,7 @@ ASKING = {
     "halved": _halved,
     "gated": _gated,
     "guarded": _guarded,
+    "negated": _negated,
     "limited": _limited,
     "asked": _asked,
 }
@@ -373,9 +382,9 @@ def _moved(x, most=BOUNDS):
     """What it is compared with changes meanwhile."""
     value = x.max().item()
     most.move()
-    found = (x * 2, value) if value > most.norm else (x * 3, value * most.norm)
+    found = x * 2 if value > most.norm else x * 3
     most.move()
-    return found
+    return found, value
 
 
 def _last_of(x):
