@@ -147,6 +147,23 @@ def test_calls_of_all_kinds(alike):
     assert alike(program).count("replays") >= 6
 
 
+@SKIPS
+def test_a_batch_that_is_changed(alike):
+    """It is the caller's own that holds what the function puts there."""
+
+    def program(w):
+        @w.graph
+        def fn(batch):
+            batch["x"] = batch["x"].to("cuda")
+            return batch["x"] * 2
+
+        for _ in range(CALLS):
+            batch = {"x": _host(w, 4, 6)}
+            yield fn(batch), batch, batch["x"].is_cuda
+
+    alike(program)
+
+
 def test_forwards_that_need_no_gradient(alike, network, replayed):
     def program(w):
         model = network()

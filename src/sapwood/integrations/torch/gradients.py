@@ -344,13 +344,12 @@ class _Run:
             went = _Back(self._box, [*map(get_gradient_edge, unique)], starts)
             for own in (each for each in sources if each.is_leaf):
                 own.data = own.new_empty(0)  # autograd holds it from now on
-        result_leaves = [*leaves]
+        several = [i for i in (*places, *views) if _is_of_several(leaves[i])]
         for i in (*places, *views):
             leaves[i] = shown[id(leaves[i])]
         if self._users:
             # Guards look into what the function leads to, as its own backward.
             went.__wrapped__ = fn
-        several = [i for i in (*places, *views) if _is_of_several(result_leaves[i])]
         way = Way(places, [*self._sources], self._needed, went, views, several)
         return unflatten(structure, leaves), saved, tuple(variables), way
 
@@ -449,7 +448,8 @@ def _wholes(ends: Sequence[Any], others: Sequence[Any]) -> dict[int, Any]:
     found: dict[int, Any] = {}
     taken = {_memory(each) for each in others}
     wholes: dict[int, list[Any]] = {}
-    for end in sorted(ends, key=lambda end: -end.numel()):
+    unique = {id(end): end for end in ends}.values()
+    for end in sorted(unique, key=lambda end: -end.numel()):
         known = wholes.setdefault(_memory(end), [])
         met = [each for each in known if not _are_apart(each, end)]
         if _memory(end) in taken or len(met) > 1 or not all(_has(x, end) for x in met):

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import torch
 
+from sapwood.errors import MisuseError
 from sapwood.integrations.torch.asking import capturing
 from sapwood.integrations.torch.operations import has_bytes
 from sapwood.tree.nests.containers import flatten, unflatten
@@ -31,9 +32,9 @@ _FEW: Final = 8
 
 
 class _Now(local):
-    """The tensors of this thread's call, and what each was brought to, at a version."""
+    """What this thread's call is passed, and what each tensor was brought to, when."""
 
-    hosts: Sequence[Any] = ()
+    given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
     brought: Mapping[int, tuple[Any, int]] = MappingProxyType({})
 
 
@@ -50,8 +51,10 @@ def copied(
     """
     if packet is _aten.copy_:
         own = of(args[1])
-        alike = own is not None and args[0].dtype is own.dtype
-        return (lambda: args[0].copy_(own)) if alike and args[0].is_cuda else None
+        if own is None or args[0].dtype is not own.dtype:
+            return None
+        there = args[0].device.type == own.device.type
+        return (lambda: args[0].copy_(own)) if there else None
     if packet is not _aten._to_copy or (own := of(args[0])) is None:
         return None
     wanted, dtype = given.get("device"), given.get("dtype")
@@ -117,24 +120,39 @@ class Hosted:
         self.__wrapped__, self._places, self._calls = fn, places, calls
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the function with the call's own tensors, or what stands for them."""
+        """Run the function with what the call was passed, or what stands for it."""
+        watching = session.current()
+        if watching is None:
+            self._calls.plain += 1
+            given, named = _now.given
+            return self.__wrapped__(*given, **named)
         leaves, structure = flatten((args, kwargs), torch.is_tensor)
         owns = [leaves[i] for i in self._places]
-        watching, hosts = session.current(), _now.hosts
-        self._calls.plain += watching is None
-        if watching is not None and capturing():
+        if capturing():
             watching.stands_in = True
-            hosts = [*map(_StandIn.of, owns)]
-        for i, host in zip(self._places, hosts, strict=True):
-            leaves[i] = host
-        there = () if watching is None else zip(hosts, owns, strict=True)
-        args, kwargs = unflatten(structure, leaves)
-        with _entered(brought={id(x): (own, x._version) for x, own in there}):
-            result = self.__wrapped__(*args, **kwargs)
-        found, _ = flatten(result, torch.is_tensor)
-        if any(type(each) is _StandIn for each in found):
-            raise _refused("it is returned")
+            for i, own in zip(self._places, owns, strict=True):
+                leaves[i] = _StandIn.of(own)
+            result = self._run(owns, leaves, unflatten(structure, leaves))
+            if any(type(x) is _StandIn for x in flatten(result, torch.is_tensor)[0]):
+                raise _refused("it is returned")
+            return result
+        before, form = flatten(_now.given, torch.is_tensor)
+        result = self._run(owns, before, _now.given)
+        after, now = flatten(_now.given, torch.is_tensor)
+        if form != now or [*map(id, before)] != [*map(id, after)]:
+            watching.refuse(
+                "a list, dict or dataclass that is passed with a tensor of the CPU in "
+                "it is changed",
+                "Make a new one: batch = {k: v.to(device) for k, v in batch.items()}",
+            )
         return result
+
+    def _run(self, owns: Sequence[Any], leaves: Sequence[Any], given: Any) -> Any:
+        args, kwargs = given
+        hosts = [leaves[i] for i in self._places]
+        there = zip(hosts, owns, strict=True)
+        with _entered(brought={id(x): (own, x._version) for x, own in there}):
+            return self.__wrapped__(*args, **kwargs)
 
 
 @contextmanager
@@ -165,7 +183,10 @@ class HostedCalls:
         """Return the result of a call, alone; None where it is none of these."""
         if self.plain > max(_FEW, self.calls // 2):
             return None
-        leaves, structure = flatten((args, kwargs), torch.is_tensor)
+        try:
+            leaves, structure = flatten((args, kwargs), torch.is_tensor)
+        except MisuseError:
+            return None  # it has no end, for example
         places = tuple(i for i, each in enumerate(leaves) if _is_on_host(each))
         hosts = [leaves[i] for i in places]
         if not places or not all(map(_is_plain, hosts)):
@@ -176,7 +197,7 @@ class HostedCalls:
             leaves[i] = leaves[i].to(self._place)
         given, named = unflatten(structure, leaves)
         self.calls += 1
-        with _entered(hosts=hosts):
+        with _entered(given=(args, kwargs)):
             return (self._function(places)(*given, **named),)
 
     def _function(self, places: tuple[int, ...]) -> Callable[..., Any]:
