@@ -353,6 +353,14 @@ def _guarded(x, parts=0):
     return (x, norm) if norm > 1.5 else (x * 2, norm)
 
 
+def _unsized(x, parts=0):
+    """What it asks on another way would be an error, too: there is no such length."""
+    norm = x.sum().item()
+    if parts and norm > x.shape[3]:
+        return x * 3, norm / x.shape[2]
+    return (x, norm) if norm > 1.5 else (x * 2, norm)
+
+
 def _limited(x, most=BOUNDS):
     norm = x.sum().item()
     if norm > most.norm * 4 / most.parts:
@@ -418,7 +426,15 @@ def _chained(x):
     return y, value or 1.0, value and 2.0
 
 
-for _each in (_moved, _last_of, _stopped, _never, _chained):
+def _shadowing(x):
+    def len(_):  # noqa: A001 - that is what is tested
+        return 3 if BOOK else 2
+
+    value = x.max().item()
+    return value * len(x), x * 2 if value > len(x) / 4 else x * 3
+
+
+for _each in (_moved, _last_of, _stopped, _never, _chained, _unsized, _shadowing):
     DECIDING[_each.__name__] = _each
 
 

@@ -87,8 +87,8 @@ def flow(stop: CodeType) -> PassedOn | None:
         return None
     try:
         asks, ways = _ways(frames)
-    except _Deciding:
-        return None
+    except (_Deciding, ArithmeticError, LookupError, RuntimeError):
+        return None  # on another way than this call goes, x.shape[3] may be an error
     first = ways[0]
     if all(way[1:] == first[1:] for way in ways):
         return PassedOn(first.places, first.kept, shown, asks)
@@ -191,15 +191,15 @@ def _number(frame: FrameType, operand: Any) -> int | float:
             raise _Deciding
         return OPERATORS[first](one, other)  # type: ignore[no-any-return]
     if first == _LEN:
-        if _LEN in frame.f_globals:
+        if _held(frame, _LEN) is not None:
             raise _Deciding
         first, rest = rest[0], ["shape", (0,)]
     found: Any = rest.pop() if first in _PLAIN else _held(frame, first)
     for part in rest:
         if isinstance(part, tuple):
-            found = found[part[0]] if type(found) is _SHAPE and found else None
+            found = found[part[0]] if type(found) is _Shape and found else None
         elif part == "shape" and hasattr(type(found), "ndim"):
-            found = _SHAPE(found.shape)
+            found = _Shape(found.shape)
         else:
             found = getattr(found, "__dict__", {}).get(part)
     if type(found) not in _PLAIN.values():
@@ -207,7 +207,7 @@ def _number(frame: FrameType, operand: Any) -> int | float:
     return found  # type: ignore[no-any-return]
 
 
-class _SHAPE(tuple[int, ...]):
+class _Shape(tuple[int, ...]):
     """The shape of an array, of which a length may be taken."""
 
     __slots__ = ()
