@@ -110,6 +110,13 @@ def test_a_capture_does_nothing_else(run, fn):
         run(fn, torch.ones(3), how="captured")
 
 
+def test_no_more_is_brought_than_may_be_used(run, monkeypatch):
+    """Of a whole data set, a call may take some rows."""
+    monkeypatch.setattr(hosted, "_MOST", 16)
+    assert run(lambda x: x.shape[0], torch.ones(4))[0] == (4,)
+    assert run(lambda x: x.shape[0], torch.ones(5))[0] is None
+
+
 def test_what_cannot_be_brought(run):
     """Nothing is done then: the call is run as it is."""
     x, endless = torch.ones(3), []

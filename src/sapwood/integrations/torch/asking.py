@@ -93,7 +93,7 @@ def _setting(set_back: Callable[..., None]) -> Callable[..., None]:
 
     def set_states(devices: Any, states: Any, **options: Any) -> None:
         session = served()
-        for device, state in zip(devices, states, strict=True):
+        for device, state in zip(devices, states, strict=True) if session else ():
             known = generator_of(torch.device("cuda", device)).get_state()
             if session is not None and bytes(known.numpy()) != bytes(state.numpy()):
                 session.refuse(*SEEDED)

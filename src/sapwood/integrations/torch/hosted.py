@@ -29,6 +29,8 @@ _REMEDY: Final = (
 )
 _FEW: Final = 8
 """So many calls in which nothing is saved, and it is not tried any more."""
+_MOST: Final = 1 << 30
+"""So many bytes are brought for one call: of more, it may be that few are used."""
 
 
 class _Now(local):
@@ -193,8 +195,13 @@ class HostedCalls:
             return None
         if len({*map(id, hosts)}) < len(hosts):
             return None  # stand-ins would not be one object
-        for i in places:
-            leaves[i] = leaves[i].to(self._place)
+        if sum(each.nbytes for each in hosts) > _MOST:
+            return None
+        try:
+            for i in places:
+                leaves[i] = leaves[i].to(self._place)
+        except torch.OutOfMemoryError:
+            return None  # the function may bring less
         given, named = unflatten(structure, leaves)
         self.calls += 1
         with _entered(given=(args, kwargs)):

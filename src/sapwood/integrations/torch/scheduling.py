@@ -45,11 +45,12 @@ def look_into(scheduler: Any, reach: Reach) -> Openings:
 
 def _is_apart(scheduler: Any) -> bool:
     """Return whether a step writes nothing but what the scheduler counts, and rates."""
+    if type(scheduler).__module__ != lr_scheduler.__name__:
+        return False  # of a user's class nothing is known, not even an optimizer
     inner = getattr(scheduler, "_schedulers", ())
     settings = settings_of(scheduler.optimizer)
     return (
-        type(scheduler).__module__ == lr_scheduler.__name__
-        and can_step_live(scheduler.optimizer)
+        can_step_live(scheduler.optimizer)
         and not any(isinstance(value, torch.Tensor) for _, value in settings)
         and all(map(_only_reads, getattr(scheduler, "lr_lambdas", ())))
         and all(map(_is_apart, inner))

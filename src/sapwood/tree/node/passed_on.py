@@ -149,12 +149,14 @@ class PassedOn(NamedTuple):
         places, kept = found.pop()
         return self._replace(places=places, kept=kept, ways=())
 
+    def answers(self, result: Any) -> tuple[bool | None, ...]:
+        """Return what the function is told of what the region returned."""
+        shown = self.shown(result) if self.asks else None
+        return tuple(each.answer(shown) for each in self.asks)
+
     def key(self, result: Any) -> Hashable:
         """Return what decides of what the region returned."""
-        if not self.asks:
-            return "passed on"
-        shown = self.shown(result)
-        return "asked", tuple(each.answer(shown) for each in self.asks)
+        return ("asked", self.answers(result)) if self.asks else "passed on"
 
 
 def emptied(result: Any, passed: Iterable[tuple[PassedOn, Any]]) -> tuple[Any] | None:

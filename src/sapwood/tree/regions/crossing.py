@@ -341,7 +341,7 @@ class Returned(NamedTuple):
 
 _NOTHING: Final = Returned(NONE, None, (), (), "None", "", False)
 _PASSED_ON: Final = Returned(NONE, "passed on", (), (), "a value", "", False)
-_ASKED: Final = Returned(NONE, "asked", (), (), "a value that compares so", "", True)
+_ASKED: Final = Returned(NONE, "asked", (), (), "", "", True)
 
 
 def _is_value(value: Any, integration: Integration) -> bool:
@@ -378,7 +378,9 @@ def returned(
     if passed_on is not None:
         if not passed_on.asks:
             return _PASSED_ON
-        return _ASKED._replace(key=passed_on.key(result))
+        answers = ", ".join(map(str, passed_on.answers(result)))
+        text = f"a value of which what the function asks is {answers}"
+        return _ASKED._replace(key=passed_on.key(result), text=text)
     stays = is_last or not passed.reshaped()
     if result is None and stays and not passed.changed():
         return _NOTHING

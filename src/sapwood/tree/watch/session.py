@@ -158,9 +158,8 @@ class Session:
     ``sees`` it where it may have found, kept or changed anything of the function's. The
     exception that was ``handled`` where the call began, regions find in replays, too.
     What regions return that is only ``passed_on`` is noted beside how, unless what is
-    read ``decides`` in any case.
-    Where it ``stands_in`` for what is passed, by other objects, work of a capture that
-    differs is nobody's.
+    read ``decides`` in any case. A capture ``stands_in`` where the function is given
+    other objects than were passed: if it does other work then, nothing of it is used.
     ``exactly`` ends that numbers listen to what is asked of them, where they do.
     """
 
