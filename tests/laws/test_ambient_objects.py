@@ -120,6 +120,10 @@ BODIES = {
     "call": "return x * o()",
     "float": "return x * float(o)",
     "str": "return x * float(f'{o}')",
+    "field of a format": "return x * float('{0.v}'.format(o))",
+    "nested format": "return x * float('{k.__class__.__name__:.0}{k.v}'.format(k=o))",
+    "format map": "return x * float('{k.v}'.format_map({'k': o}))",
+    "computed format": "return x * float(''.join(['{0.', 'v}']).format(o))",
     "index": "return x * o[0]",
     "for": "for v in o: x = x * v\n    return x",
     "unpacking": "(v,) = o\n    return x * v",
@@ -158,6 +162,7 @@ MAKERS = {
         collections.ChainMap({}, {"f": lambda x: x * o.v}), "f"
     ),
     "in a frozen dataclass": lambda o: _part(_Frozen(o)),
+    "in an array": lambda o: _items(np.array([o, None], object)),
     "in a namespace": lambda o: _part(types.SimpleNamespace(part=[o])),
     "wrapped": lambda o: functools.wraps(_part)(lambda x: x * o.v),
     "its own attribute": lambda o: _with_attribute(o),
@@ -184,6 +189,10 @@ def _through(described, name):
 
 def _first(functions, key):
     return lambda x: functions[key](x)
+
+
+def _items(array):
+    return lambda x: x * array[0].v
 
 
 def _part(whole):

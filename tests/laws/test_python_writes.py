@@ -191,6 +191,45 @@ def test_a_write_into_an_object_of_any_kind_is_refused(rt, kind):
             f(x)
 
 
+LARGE = 100_000
+"""So many bytes are more than is looked at of what signatures tell apart."""
+
+GIVEN = OBJECTS | {
+    "ordered dict": (
+        lambda: collections.OrderedDict.fromkeys(range(MANY)),
+        lambda d: d.popitem(),
+    ),
+    "appended bytes": (lambda: bytearray(2), _append),
+    "large bytearray": (lambda: bytearray(LARGE), _first),
+}
+
+
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
+@pytest.mark.parametrize("anew", [True, False], ids=["another", "the same"])
+@pytest.mark.parametrize("inside", [False, True], ids=["", "in a tuple"])
+@pytest.mark.parametrize("kind", GIVEN)
+def test_a_write_into_an_argument_is_the_callers(rt, kind, inside, anew):
+    """Each call leaves what it was passed as the plain one leaves its own."""
+    make, write = GIVEN[kind]
+    x, mine, others = rt.array(np.zeros(2)), make(), make()
+
+    def fn(x, given):
+        write(given[0] if inside else given)
+        return x + 1
+
+    f = rt.graph(fn)
+    for _ in range(6):
+        if anew:
+            mine, others = make(), make()
+        assert on_host(f(x, (mine,) if inside else mine)).tolist() == [1, 1]
+        fn(x, (others,) if inside else others)
+        assert _shown(mine) == _shown(others)
+
+
+def _shown(thing):
+    return thing.n if hasattr(thing, "n") else repr(thing)
+
+
 @pytest.mark.every_framework
 @pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 @every_write

@@ -66,6 +66,8 @@ def accessors(value: Any, reach: Reach) -> Openings:
         return iter((Accessor(views.REGISTERED),))
     if is_random_source(value):
         return iter((Accessor(STATE),))
+    if standard.holds_objects(value):
+        return iter((Accessor(standard.OBJECTS),))
     if issubclass(cls, type):
         return _class(value, reach)
     if is_iterator(value):
@@ -547,6 +549,7 @@ _BY_TYPE: Final[Table] = {
     list: _always(views.LIST),
     deque: _always(views.LIST, standard.MAXLEN),
     set: _always(views.SET),
+    bytearray: _always(standard.BUFFER),
     types.BuiltinMethodType: _built_in,
     weakref.CallableProxyType: _always(standard.PROXIED),
     ContextVar: _always(standard.CONTEXT),

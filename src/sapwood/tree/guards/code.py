@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
+from string import Formatter
 from types import BuiltinMethodType, CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
@@ -88,7 +89,9 @@ _FORMATTING_OPS = frozenset(
     {"CONVERT_VALUE", "FORMAT_SIMPLE", "FORMAT_VALUE", "FORMAT_WITH_SPEC"}
 )
 _PLAIN: Final = _CONSTANTS | _FORMATTING_OPS - {"CONVERT_VALUE"} | {"BUILD_STRING"}
-_FORMATTING = frozenset({"ascii", "format", "format_map", "repr", "str"})
+FORMATTING: Final = frozenset({"format", "format_map"})
+"""Methods of texts whose fields may read attributes and items."""
+_FORMATTING = FORMATTING | {"ascii", "repr", "str"}
 _SIMPLE_LOADS = ("LOAD_CONST", "LOAD_FAST", "LOAD_DEREF", "LOAD_SMALL_INT")
 
 
@@ -126,6 +129,8 @@ def names_of(code: CodeType) -> Names:
             elif op.opname == "MATCH_CLASS":
                 dynamic = True
         formats |= _formats(each, instructions)
+        texts = formats_of(each)
+        dynamic |= any(text is None or reads_fields(text) for text in texts)
     attributes |= told
     named = globals_ | attributes
     return Names(
@@ -378,3 +383,25 @@ def _start(instructions: Ops, end: int) -> int:
         if depth > 0:
             return at if depth == 1 else -1
     return -1
+
+
+def formats_of(code: CodeType) -> Iterator[str | None]:
+    """Yield texts whose method ``format`` code names; None for an unknown one."""
+    ops = [op for op in dis.get_instructions(code) if op.opname != "EXTENDED_ARG"]
+    for at, op in enumerate(ops):
+        if op.argval in FORMATTING and op.opname in {"LOAD_ATTR", "LOAD_METHOD"}:
+            before = ops[at - 1]
+            text = before.argval if before.opname == "LOAD_CONST" else None
+            yield text if isinstance(text, str) else None
+
+
+def reads_fields(text: str) -> bool:
+    """Return whether a format reads attributes or items of what it is given."""
+    try:
+        fields = [*Formatter().parse(text)]
+    except ValueError:
+        return False
+    return any(
+        "." in (name or "") or "[" in (name or "") or reads_fields(spec or "")
+        for _, name, spec, _ in fields
+    )

@@ -56,7 +56,7 @@ class Contents(NamedTuple):
 def constant_of(value: Any) -> Hashable:
     """Return what a constant is compared by; small host arrays by their contents."""
     cls: Any = type(value)
-    if cls in ATOMS and cls is not bytearray:
+    if cls in ATOMS:
         return constant_key(value)
     if cls is FunctionType:
         return Identity(value)
@@ -81,7 +81,7 @@ def constant_of(value: Any) -> Hashable:
 def is_left_out(value: Any, frozen: Hashable) -> bool:
     """Return whether a value has contents that what it is ``frozen`` to leaves out."""
     cls = type(value)
-    host = is_host_array(cls) or cls is bytearray or is_tensor(value)
+    host = is_host_array(cls) or is_tensor(value)
     return host and not isinstance(frozen, Contents)
 
 

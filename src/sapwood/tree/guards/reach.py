@@ -25,7 +25,7 @@ from sapwood.tree.guards.frameworks import Arrays, behind, is_front, layout_of
 from sapwood.tree.guards.owners import owner_of_class
 from sapwood.tree.guards.scope import ATOMS, UNNAMED, Accessor, Reach
 from sapwood.tree.guards.slots import Slot
-from sapwood.tree.guards.standard import KEYED
+from sapwood.tree.guards.standard import BUFFER, KEYED, bytes_of
 from sapwood.tree.guards.views import View
 from sapwood.tree.nests.containers import Identity, constant_key, container_of, weakly
 
@@ -154,6 +154,9 @@ class Walk:
         self._check_added(value, "")
         covered = given and container_of(type(value)) is not None
         opened = tuple(accessors(value, self.reach))
+        if not opened and bytes_of(value) is not None:
+            # What a slot holds is compared by its bytes; no slot holds an argument.
+            opened = (Accessor(BUFFER),)
         if not opened or (id(value), covered) in self._known:
             return
         node = Node(value, path, self._frozen(value), opened, covered, given=given)

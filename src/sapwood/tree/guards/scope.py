@@ -13,7 +13,7 @@ from sapwood.tree.guards.owners import owner_of_code
 from sapwood.tree.guards.views import View
 
 ATOMS: Final[frozenset[type]] = frozenset(
-    {bool, int, float, complex, str, bytes, bytearray, type(None), type(...)}
+    {bool, int, float, complex, str, bytes, type(None), type(...)}
     | {CodeType, range, slice}
 )
 """Classes of values that have nothing inside."""

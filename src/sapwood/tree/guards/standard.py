@@ -41,15 +41,24 @@ def is_host_array(cls: type) -> bool:
     return host and hasattr(cls, "tobytes")
 
 
+def holds_objects(value: Any) -> bool:
+    """Return whether a value is a host array whose items are Python objects."""
+    return is_host_array(type(value)) and str(getattr(value, "dtype", "")) == "object"
+
+
 def bytes_of(value: Any) -> bytes | None:
-    """Return the bytes of an object that has some, and not too many; else None."""
+    """Return the bytes of an object that has some, and not too many; else None.
+
+    All those of a `bytearray`: signatures take two with the same bytes for one.
+    """
     cls: type = type(value)
     if any(hasattr(vars(base).get("__buffer__"), "__code__") for base in cls.__mro__):
         # Its bytes are what code of somebody's says.
         return None
     try:
         with memoryview(value) as seen:
-            return seen.tobytes() if seen.nbytes <= BYTES else None
+            few = cls is bytearray or seen.nbytes <= BYTES
+            return seen.tobytes() if few else None
     except (BufferError, TypeError, ValueError):
         return None
 
@@ -168,6 +177,11 @@ SIZE = View("size", lambda thing: (thing.qsize(),), lambda path, _, __: f"len({p
 MAXLEN = View("maxlen", views.alone(deque.maxlen.__get__), views.by_names("maxlen"))
 FACTORY = View("factory", _factory, views.by_names("default_factory"))
 BUFFER = View("bytes", views.alone(bytes_of), views.same_path)
+OBJECTS = View(
+    "objects",
+    lambda array: array.ravel().tolist(),
+    lambda path, _, key: f"{path}.flat[{key}]",
+)
 DECIMAL = View("decimal", _decimal, views.dotted)
 HANDLERS = View(
     "handlers",

@@ -46,7 +46,6 @@ _CLOCKS = {
 _CONTAINERS = (views.DICT, views.LIST, views.SET)
 _MADE = (FACTORY, MAXLEN)
 _REMADE = {dict, list, tuple, SimpleNamespace}
-_LASTING = ATOMS - {bytearray}
 _ASSIGNED = {bool, bytes, complex, float, int, str, type(None)}
 _ASSIGNABLE = (
     *(views.ATTRIBUTES, views.CELLS, views.DICT, views.FIELDS, views.GLOBALS),
@@ -506,7 +505,7 @@ class Survey:
 
     def _is_leaf(self, value: object) -> bool:
         """Return whether a replay can append a value again as it is."""
-        return self._walk.arrays.is_array(value) or type(value) in _LASTING
+        return self._walk.arrays.is_array(value) or type(value) in ATOMS
 
     def _rebuilt(
         self, before: Survey, old: Row, new: Row
