@@ -423,6 +423,42 @@ def test_calls_that_never_come_again_are_told_once(rt, replays):
     )
 
 
+def _counting(state):
+    """Return what gives a sum in each n-th call, of a list that grows then."""
+
+    def fn(x):
+        state["calls"] += 1
+        if state["calls"] % state["every"] == 0:
+            state["seen"].append(x.sum())
+            return state["seen"][-1]
+        return x * 2
+
+    return fn
+
+
+def test_recordings_that_are_never_replayed_are_given_up(rt):
+    """Ever fewer are made, by the name of what changes; replays end that."""
+    mine, others = ({"calls": 0, "every": 3, "seen": []} for _ in range(2))
+    f, plain = rt.graph(_counting(mine)), _counting(others)
+    x, told, made = rt.array(np.arange(3.0)), [], []
+    for _ in range(4):
+        for _ in range(100):
+            result, more = _told(f, x)
+            told += more
+            assert np.array_equal(np.asarray(result), plain(np.arange(3.0)))
+        made.append(f.stats().recordings)
+    assert made[0] <= 20
+    assert made[3] - made[1] <= 4
+    assert [each.what for each in told if "none is ever replayed" in each.what]
+    assert len(told) == 1
+    assert "len(" in told[0].what
+    assert f.stats().skipped[0][1] == f.stats().passed_through
+    mine["every"] = 1000
+    for _ in range(1200):
+        f(x)
+    assert f.stats().replays > 100
+
+
 @pytest.mark.filterwarnings(SKIP)
 @pytest.mark.parametrize("often", [1, 3, 20])
 def test_ops_in_another_order_are_tried_again(rt, hidden, often):

@@ -43,6 +43,11 @@ _GUARDED: Final = 4
 _NEW: Final = 256
 """After so many calls in a row of which each is the first of its kind, that is told."""
 
+_FRUITLESS: Final = 16
+"""After so many recordings of calls that look alike, of which none was replayed, as
+many calls run eagerly, and twice as many each time that two more are not replayed."""
+_PAUSE_AT_MOST: Final = 4096
+
 _SETTLED: Final = 64
 _BLIND: Final = 63
 """After so many skips that look alike, of a function without recordings, an eighth as
@@ -59,6 +64,9 @@ _REMEDY: Final = (
 _SAME: Final = (
     "A call is recorded when it comes again with the same shapes and values: pass what "
     "changes, such as a step or a rate, as an array"
+)
+_PASSED_ON: Final = (
+    "Pass what is another value in each call as an array, or read it behind the call"
 )
 _AGAIN: Final = "It is tried again after some calls: there is nothing to do"
 
@@ -97,14 +105,37 @@ def _kind(reason: str) -> str:
     return _VALUE.sub("#", reason)
 
 
+class _Fruitless:
+    """Recordings of calls that look alike, made since one was replayed.
+
+    ``left`` calls are to run eagerly, for ``reason``; ``untold`` is what to warn of.
+    """
+
+    def __init__(self, replays: int) -> None:
+        self.replays, self._made, self._most = replays, 0, _FRUITLESS
+        self._pause, self.left = _FRUITLESS, 0
+        self.reason = ""
+        self.untold: CaptureError | None = None
+
+    def recorded(self) -> bool:
+        """Count a recording; return whether the next calls run eagerly."""
+        self._made += 1
+        if self._made < self._most:
+            return False
+        self._made, self._most = 0, 2
+        self.left, self._pause = self._pause, min(2 * self._pause, _PAUSE_AT_MOST)
+        return True
+
+
 class Skips(SkipsState):
     """What is known of the skipped calls of one function.
 
     ``counts`` are the calls by reason, ``given_up`` why the function is not tried any
     more. ``looks`` are those of calls that were skipped: the reason, how many there
     were, and at which of them the call is looked at again. Where recorded calls look
-    the same, only what is guarded tells them apart. ``nodes`` are the recordings of the
-    function, as they are now. Calls that are not looked at may run in C.
+    the same, only what is guarded tells them apart. ``differs`` says in what the latest
+    recorded call differed. ``nodes`` are the recordings of the function, as they are
+    now. Calls that are not looked at may run in C.
     """
 
     __slots__ = ("__dict__", "__weakref__")
@@ -129,7 +160,9 @@ class Skips(SkipsState):
         self._guarded: dict[Hashable, list[tuple[Ambient, str]]] = {}
         self._failed: Counter[Hashable] = Counter()
         self._reasons: dict[str, str] = {}
-        self._new, self._replays = 0, 0
+        self._new, self._replays, self.differs = 0, 0, ""
+        self._fruitless: dict[Hashable, _Fruitless] = {}
+        self._paused: dict[Hashable, _Fruitless] = {}
 
     def shared(self, nodes: Collection[Node]) -> None:
         """Take these for recordings of the function, too."""
@@ -218,11 +251,42 @@ class Skips(SkipsState):
         if self.looks:
             self.looks.pop(self._look(call.args, call.kwargs), None)
 
-    def recorded(self, call: Call) -> None:
-        """Remember what a call looks like that was recorded."""
+    def recorded(self, call: Call, replays: int) -> None:
+        """Remember what a call looks like that was recorded, after so many replays.
+
+        Where none is ever replayed, the next calls run eagerly, and that is told once.
+        """
         self.let_go()
+        look = self._look(call.args, call.kwargs)
         if len(self._recorded) < _KNOWN:
-            self._recorded.add(self._look(call.args, call.kwargs))
+            self._recorded.add(look)
+        known = self._fruitless.get(look)
+        if known is None or known.replays != replays:
+            if known is not None or len(self._fruitless) < _KNOWN:
+                self._fruitless[look] = _Fruitless(replays)
+        elif not self._options.donate and known.recorded():
+            if not known.reason:
+                known.reason = self._reason(
+                    "recordings are made of it again and again, and none is ever "
+                    f"replayed{self.differs and f': {self.differs}'}"
+                )
+                known.untold = CaptureError(known.reason, remedy=_PASSED_ON)
+            self._paused[look] = known
+
+    def _pauses(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether no recording of such a call is worth the while by now."""
+        look = self._look(args, kwargs)
+        known = self._paused.get(look)
+        if known is None:
+            return False
+        if known.untold is not None:
+            error, known.untold = known.untold, None
+            self.warn(error)
+        known.left -= 1
+        if not known.left:
+            del self._paused[look]
+        self.counts[known.reason] += 1
+        return True
 
     def guard(self, call: Call, ambient: Ambient, reason: str) -> None:
         """Remember under what calls with this one's signature cannot be recorded.
@@ -253,11 +317,13 @@ class Skips(SkipsState):
 
     def is_known(self) -> bool:
         """Return whether any call may run eagerly without more ado."""
-        return self.given_up is not None or bool(self.looks)
+        return self.given_up is not None or bool(self.looks or self._paused)
 
     def passes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Return whether a call runs eagerly without more ado, and count it then."""
         self.tell()
+        if self._paused and self._pauses(args, kwargs):
+            return True
         if self._untold is not None and not self._has_nodes():
             error, self._untold = self._untold, None
             self.warn(error)

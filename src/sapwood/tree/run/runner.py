@@ -296,16 +296,20 @@ class Runner:
             if step.action is Action.RESTORE:
                 found = self.making.restored(unfound, step)
                 if found is not None:
-                    self.skips.recorded(call)
+                    self._recorded(call)
                     return self.making.replay(found, call)
                 step = self.making.decide(specialization, reasons)
             if step.action is Action.RECORD:
                 ran = self.making.record(unfound, step)
         if isinstance(ran, tuple):
-            self.skips.recorded(call)
+            self._recorded(call)
             self.making.write()
             return ran[0]
         return self.eagerly.run(step, ran, unfound)
+
+    def _recorded(self, call: Call) -> None:
+        self.fast_replays.tell()
+        self.skips.recorded(call, self.call_log.tally["replays"])
 
     def _noted(
         self, call: Call, specialization: Specialization, answer: Link | str | None
@@ -326,6 +330,9 @@ class Runner:
             self.fast_replays.tell()
             about = "; ".join(miss.about for miss in new)
             self.skips.new(about, self.call_log.tally["replays"])
+        elif step.action is Action.RECORD:
+            told = (miss.about for miss in misses.values())
+            self.skips.differs = next(filter(None, told), "")
         return step, reasons
 
     def _verified(self, found: Found, call: Call) -> Any:
