@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from coverage import CoverageException
 from sphinx.errors import ExtensionError
 from sphinx.util import logging
 
@@ -56,7 +57,7 @@ def _write(app: Sphinx) -> None:
     folder = Path(app.srcdir, config.codemap_folder)
     wanted: dict[Path, str] = {}
     for package, where in config.codemap_packages.items():
-        drawn = _drawn(app, package, base / where)
+        drawn = _drawn(app, package, (base / where).resolve())
         wanted |= {folder / f"{name}.rst": text for name, text in pages(drawn)}
     folder.mkdir(parents=True, exist_ok=True)
     for path in set(folder.glob("*.rst")) - wanted.keys():
@@ -77,7 +78,10 @@ def _drawn(app: Sphinx, package: str, root: Path) -> Map:
     _LOG.info("codemap: %s has %d modules, %d read anew", package, len(found), count)
     imported = imports(root, package, Path(app.doctreedir) / "grimp")
     data, glossary = config.codemap_coverage, config.codemap_glossary
-    measured = tests(base / data, found) if data else {}
+    try:
+        measured = tests(base / data, found) if data else {}
+    except CoverageException as error:
+        raise ExtensionError(f"codemap_coverage: {error}") from error
     terms = _terms(base / glossary) if glossary else {}
     mentions = {
         title: _mentions(base, patterns, modules)

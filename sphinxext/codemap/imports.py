@@ -11,7 +11,6 @@ from pathlib import Path
 
 import grimp
 from coverage import CoverageData
-from coverage.exceptions import CoverageException
 
 Imports = Mapping[str, set[str]]
 
@@ -45,16 +44,13 @@ def _found_in(root: Path) -> Iterator[None]:
 def tests(data: Path, paths: Mapping[str, Path]) -> dict[str, Counter[str]]:
     """Return how many tests of each test file execute each of the modules at ``paths``.
 
-    Empty where ``data`` is no file of coverage with contexts. What an import executes
-    belongs to no test.
+    Empty where ``data`` is no file, or has no contexts. What an import executes belongs
+    to no test. Raises `coverage.CoverageException` where it cannot be read.
     """
-    measured = CoverageData(str(data))
     if not data.is_file():
         return {}
-    try:
-        measured.read()
-    except CoverageException:
-        return {}
+    measured = CoverageData(str(data))
+    measured.read()
     found: dict[str, Counter[str]] = {}
     for name, path in paths.items():
         contexts = {

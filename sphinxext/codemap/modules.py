@@ -76,9 +76,7 @@ def files(root: Path, package: str) -> Iterator[tuple[str, Path]]:
         raise FileNotFoundError(f"{root} has no package {package}")
     for path in sorted(top.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
-        if all(part.isidentifier() for part in parts):
-            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-            yield name, path
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
 
 
 def digest(text: bytes) -> str:
@@ -124,9 +122,14 @@ def _public(tree: ast.Module) -> Iterator[Name]:
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield what a body defines, also where it depends on a condition."""
+    """Yield what a body defines, also where it depends on a condition.
+
+    But for what it does only where it is a program: an import defines none of that.
+    """
     for statement in body:
         yield statement
+        if isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test):
+            continue
         if isinstance(statement, ast.If | ast.Try):
             yield from _statements(statement.body)
             yield from _statements(statement.orelse)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain, zip_longest
+from typing import Final
 
 from codemap.drawing import svg
 from codemap.modules import Module, Name, words_of
 
-_SHORTEST = 3
+_CODE: Final = re.compile(r"(``[^`]+``|`[^`]+`)")
+_SHORTEST: Final = 3
 """Words of fewer letters are no keywords."""
 
 
@@ -65,7 +69,7 @@ def _page(drawn: Map, name: str, importers: set[str]) -> Iterator[str]:
         above = name.rpartition(".")[0]
         yield from (":orphan:", "", f"in :doc:`{above}`", "")
     yield from (f".. py:module:: {name}", "", *_title(name, "="))
-    yield from (_escaped(module.promise) or "*No docstring.*", "")
+    yield from (_marked(module.promise) or "*No docstring.*", "")
     yield from (f"*{drawn.size(name):,} lines{_budget(drawn, name)}*", "")
     if module.is_package:
         yield from _children(drawn, name)
@@ -85,6 +89,15 @@ def _title(text: str, sign: str) -> tuple[str, ...]:
     return (shown, sign * len(shown), "")
 
 
+def _marked(text: str) -> str:
+    """Return text in which what is in backticks is code, and nothing else is markup."""
+    parts = _CODE.split(text)
+    # A backslash and a space end markup in the middle of a word.
+    code = (rf"\ ``{part.strip('`')}``\ " for part in parts[1::2])
+    both = zip_longest(map(_escaped, parts[::2]), code, fillvalue="")
+    return "".join(chain.from_iterable(both))
+
+
 def _escaped(text: str) -> str:
     """Return text in which nothing is markup."""
     for sign in "\\`*|_":
@@ -99,14 +112,15 @@ def _budget(drawn: Map, name: str) -> str:
 
 def _children(drawn: Map, name: str) -> Iterator[str]:
     children = drawn.children(name)
+    if not children:
+        return
     rooms = {child: _imported(drawn, child, name) for child in children}
     links = {child: f"{child}.html" for child in children}
-    if children:
-        yield from (".. raw:: html", "", f"   {svg(children, rooms, links)}", "")
+    yield from (".. raw:: html", "", f"   {svg(children, rooms, links)}", "")
     yield from (".. list-table::", "   :widths: auto", "")
     for child in children:
         yield f"   * - :doc:`{child.rpartition('.')[2]} <{child}>`"
-        yield f"     - {_escaped(drawn.modules[child].promise) or '-'}"
+        yield f"     - {_marked(drawn.modules[child].promise) or '-'}"
         yield f"     - {drawn.size(child):,}"
     yield ""
 
@@ -142,7 +156,7 @@ def _name(inside: str, name: Name, *, is_module: bool = False) -> Iterator[str]:
     yield from (".. code-block:: python", f"   :caption: line {name.line}", "")
     yield from (*(f"   {line}" for line in name.signature.splitlines()), "")
     if name.promise:
-        yield from (_escaped(name.promise), "")
+        yield from (_marked(name.promise), "")
 
 
 def _imports(drawn: Map, name: str, importers: set[str]) -> Iterator[str]:
