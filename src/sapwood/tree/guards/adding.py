@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from types import CodeType
 from typing import Final, TypeAlias
@@ -31,30 +31,18 @@ _LOADING: Final = (
     *("LOAD_CONST", "LOAD_FAST", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_SMALL_INT"),
     *("LOAD_CLOSURE", "KW_NAMES", "NOP", "PUSH_NULL"),
 )
-_BUILDING: Final = (
-    *("BUILD_LIST", "BUILD_SET", "BUILD_SLICE", "BUILD_STRING", "BUILD_TUPLE"),
-    *("COPY", "SWAP"),
+MAKING: Final = frozenset(
+    {"BINARY_OP", "BINARY_SLICE", "BINARY_SUBSCR", "BUILD_CONST_KEY_MAP", "BUILD_LIST"}
+    | {"BUILD_MAP", "BUILD_SET", "BUILD_SLICE", "BUILD_STRING", "BUILD_TUPLE", "CALL"}
+    | {"CALL_KW", "COMPARE_OP", "CONTAINS_OP", "CONVERT_VALUE", "FORMAT_SIMPLE"}
+    | {"FORMAT_VALUE", "FORMAT_WITH_SPEC", "IS_OP", "MAKE_FUNCTION", "TO_BOOL"}
+    | {"UNARY_INVERT", "UNARY_NEGATIVE", "UNARY_NOT"}
 )
+"""They take all that they need, and leave one value."""
+_TAKING_ONE: Final = frozenset({"LOAD_ATTR", "LOAD_METHOD", "STORE_FAST"})
+_MOVING: Final = frozenset({"COPY", "SWAP"})
+_EXTENDING: Final = frozenset({"DICT_UPDATE", "LIST_EXTEND", "SET_UPDATE"})
 _ANY: Final = 1 << 30
-_TAKING: Final = {
-    1: "CONVERT_VALUE FORMAT_SIMPLE LOAD_ATTR LOAD_METHOD STORE_FAST TO_BOOL "
-    "UNARY_INVERT UNARY_NEGATIVE UNARY_NOT",
-    2: "BINARY_OP BINARY_SUBSCR COMPARE_OP CONTAINS_OP FORMAT_WITH_SPEC IS_OP",
-    3: "BINARY_SLICE",
-}
-_FIXED: Final = {name: count for count in _TAKING for name in _TAKING[count].split()}
-_REACHES: Final[Mapping[str, Callable[[int], int]]] = {
-    "BUILD_CONST_KEY_MAP": lambda arg: arg + 1,
-    "BUILD_MAP": lambda arg: 2 * arg,
-    "CALL": lambda arg: arg + 2,
-    "CALL_KW": lambda arg: arg + 3,
-    "DICT_UPDATE": lambda arg: arg + 1,
-    "FORMAT_VALUE": lambda arg: 1 + bool(arg & 4),
-    "LIST_EXTEND": lambda arg: arg + 1,
-    "MAKE_FUNCTION": lambda arg: 1 + arg.bit_count(),
-    "SET_UPDATE": lambda arg: arg + 1,
-}
-"""How many values instructions take, by their argument."""
 
 _KEYS: Final = frozenset({"LOAD_CONST", "LOAD_SMALL_INT"})
 _ITEM_USES: Final = frozenset({"DELETE_SUBSCR", "STORE_SUBSCR"})
@@ -246,8 +234,19 @@ def _straight(ops: Ops, at: int) -> Iterator[tuple[int, int]]:
         yield number, above
         if op.is_jump_target or _reaches(op) > above:
             return
-        call = op.opname == "CALL"
-        above += -_reaches(op) + 1 if call else dis.stack_effect(op.opcode, op.arg)
+        above += effect(op)
+
+
+def effect(op: dis.Instruction) -> int:
+    """Return how many values more there are behind an instruction that does not jump.
+
+    What a call takes counts where it is called: CPython 3.11 counts it before.
+    """
+    if op.opname == "CALL":
+        return -1 - (op.arg or 0)
+    if op.opname == "PRECALL":
+        return 0
+    return dis.stack_effect(op.opcode, op.arg, jump=False)
 
 
 def _reaches(op: dis.Instruction) -> int:
@@ -255,6 +254,10 @@ def _reaches(op: dis.Instruction) -> int:
     name, arg = op.opname, op.arg or 0
     if name.startswith(_LOADING):
         return 0
-    if name.startswith(_BUILDING):
+    if name in MAKING:
+        return 1 - effect(op)
+    if name in _MOVING:
         return arg
-    return _REACHES[name](arg) if name in _REACHES else _FIXED.get(name, _ANY)
+    if name in _EXTENDING:
+        return 1 + arg
+    return 1 if name in _TAKING_ONE else _ANY

@@ -17,6 +17,7 @@ from operator import attrgetter
 from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from sapwood.tree.guards.adding import MAKING, effect
 from sapwood.tree.guards.asking import Listening, Summing
 from sapwood.tree.node.passed_on import (
     OPERATORS,
@@ -262,7 +263,7 @@ def _called(code: CodeType, at: int) -> tuple[str, bool]:
         return str(before[-1].argval), True
     wanted = 3 if call.arg == 1 else 0
     for op in reversed(before):
-        wanted -= _effect(op)
+        wanted -= effect(op)
         if op.opname == "LOAD_GLOBAL" and wanted == 0:
             return str(op.argval), False
         if wanted <= 0 or "JUMP" in op.opname:
@@ -341,12 +342,8 @@ _LOADS: Final = frozenset(
     | {"LOAD_DEREF", "LOAD_FROM_DICT_OR_DEREF", "LOAD_GLOBAL", "LOAD_NAME", "PUSH_NULL"}
 )
 """They push others, and take nothing."""
-_USES: Final = frozenset(
-    {"BINARY_OP", "BINARY_SLICE", "BINARY_SUBSCR", "BUILD_SET", "BUILD_SLICE"}
-    | {"BUILD_STRING", "CALL", "CALL_FUNCTION_EX", "CALL_INTRINSIC_1", "CALL_KW"}
-    | {"COMPARE_OP", "CONTAINS_OP", "CONVERT_VALUE", "FORMAT_SIMPLE", "FORMAT_VALUE"}
-    | {"FORMAT_WITH_SPEC", "GET_ITER", "IS_OP", "MAKE_FUNCTION", "TO_BOOL"}
-    | {"UNARY_INVERT", "UNARY_NEGATIVE", "UNARY_NOT", "UNARY_POSITIVE"}
+_USES: Final = MAKING.union(
+    ("CALL_FUNCTION_EX", "CALL_INTRINSIC_1", "GET_ITER", "UNARY_POSITIVE")
 )
 """They take others, and push one."""
 _TAKES: Final = frozenset(
@@ -637,12 +634,6 @@ def _others(stack: list[_Entry], size: int) -> list[_Entry]:
     return taken
 
 
-def _effect(op: dis.Instruction) -> int:
-    if op.opname in {"CALL", "PRECALL"}:  # 3.11 counts arguments to the latter
-        return 0 if op.opname == "PRECALL" else -1 - (op.arg or 0)
-    return dis.stack_effect(op.opcode, op.arg, jump=False)
-
-
 def _step(op: dis.Instruction, stack: list[_Entry], names: dict[str, _Entry]) -> None:
     """Do to the stack and the variables what an instruction does."""
     name, size = op.opname, op.arg or 0
@@ -650,24 +641,24 @@ def _step(op: dis.Instruction, stack: list[_Entry], names: dict[str, _Entry]) ->
         return
     if name in _LOADS:
         named = (op.argval,) if isinstance(op.argval, str) else ()
-        stack += [_Entry(chain=named)] * _effect(op)
+        stack += [_Entry(chain=named)] * effect(op)
     elif name in _PUSHES_AGAIN:
         (of,) = _others(stack, 1)
         found = _Entry(chain=of.chain and (*of.chain, op.argval))
         if op.argval == "append":
             found = _Entry(chain=of.chain, appends=True)
-        stack += [found] * (1 + _effect(op))
+        stack += [found] * (1 + effect(op))
     elif name in {"BINARY_SUBSCR", "BINARY_OP"} and "[" in _text(op):
         of, key = _others(stack, 2)
         known = of.chain and key.constant is not None
         stack.append(_Entry(chain=(*of.chain, (key.constant,)) if known else ()))
-    elif name in _USES:
-        _others(stack, 1 - _effect(op))
-        stack.append(_OTHER)
-    elif name in _TAKES:
-        _others(stack, -_effect(op))
     elif name in _MAKES:
         stack.append(_MAKES[name](size, stack))
+    elif name in _USES:
+        _others(stack, 1 - effect(op))
+        stack.append(_OTHER)
+    elif name in _TAKES:
+        _others(stack, -effect(op))
     else:
         _step_by_name(op, stack, names)
 
