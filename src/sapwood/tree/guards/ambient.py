@@ -6,7 +6,8 @@ from them. An unchanged slot costs an identity test, most of them in C.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
 from types import BuiltinFunctionType, CodeType, ModuleType
@@ -140,10 +141,7 @@ class Ambient:
 def guard(walk: Walk, used: Callable[[Any], bool], key: Hashable) -> Ambient:
     """Return the guards of everything in ``walk``; ``used`` arrays are to be pinned."""
     idle = [row.value for _, row in walk.arrays_found() if not used(row.value)]
-    alike = twins(idle)
-    several = {id(idle[first]) for k, first in enumerate(alike) if first != k}
-    unused = dict.fromkeys(map(id, idle), checks.IDLE)
-    unused |= dict.fromkeys(several, checks.TWIN)
+    unused = {*map(id, idle)}
     held = walk.held()
     roots = tuple(map(walk.hold, held))
     places: dict[Hashable, int] = {number: place for place, number in enumerate(held)}
@@ -172,7 +170,7 @@ def guard(walk: Walk, used: Callable[[Any], bool], key: Hashable) -> Ambient:
             made.append(Check(thing, inside.view, extent, tuple(guards)))
     apart = kept_apart(walk, places)
     return Ambient(
-        (key, tuple(slot.path for slot in slots), alike),
+        (key, tuple(slot.path for slot in slots), twins(idle)),
         tuple(slots),
         tuple(layouts),
         roots,
@@ -187,21 +185,20 @@ def _thing(row: Row) -> Hashable:
     return (id(row.value),) if row.role == "array" else row.node
 
 
-def _kind(row: Row, unused: Mapping[int, Kind], places: dict[Hashable, int]) -> Kind:
+def _kind(row: Row, unused: AbstractSet[int], places: dict[Hashable, int]) -> Kind:
     if row.role == "constant":
         lasts = type(row.value) in _LASTING or isinstance(row.value, type)
         opaque = isinstance(row.frozen, Identity) and not lasts
         return checks.OPAQUE if opaque else checks.CONSTANT
     if row.role == "tally" and row.node < 0:
         return checks.TALLY
-    arrays = row.role == "array"
-    kind = unused.get(id(row.value), checks.USED) if arrays else checks.NODE
-    if not kind.thing:
-        return kind
+    is_array = row.role == "array"
+    if is_array and id(row.value) not in unused:
+        return checks.USED
     if _thing(row) in places:
         return checks.SEEN
     places[_thing(row)] = len(places)
-    return kind
+    return checks.IDLE if is_array else checks.NODE
 
 
 _LASTING = {BuiltinFunctionType, CodeType, ModuleType}

@@ -146,13 +146,12 @@ OPAQUE: Final = Kind(_is_object)
 """Objects that are not looked into, by identity."""
 NODE: Final = Kind(_is_node, thing=True)
 """Values that are looked into further: by identity, or by class alone."""
-TWIN: Final = Kind(_is_object, _looks_alike, array=True, thing=True)
-"""Arrays that are in later slots, too."""
 SEEN: Final = Kind(lambda value, place, things: value is things[place])
 """Values that were come by before: by which of the things they are."""
 TALLY: Final = Kind(_is_such_a_tally)
 """Numbers that are only added to, by class or by what they answer."""
-IDLE: Final = Kind(_is_object, _looks_alike, array=True)
+IDLE: Final = Kind(_is_object, _looks_alike, array=True, thing=True)
+"""Arrays that no recording uses; in later slots they are `SEEN`."""
 USED: Final = Kind(_is_object, _looks_alike, array=True, used=True)
 
 
