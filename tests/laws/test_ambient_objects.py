@@ -13,6 +13,8 @@ import pytest
 
 import sapwood as sw
 
+FORMAT = "{0.v}"
+
 
 class Holder:
     """Holds ``v``, which all functions here read, each in its way."""
@@ -99,6 +101,7 @@ class Described:
 def _compile(body):
     """Return a maker of functions with ``body``, which reads a holder ``o``."""
     scope = {"np": np, "functools": functools, "Holder": Holder, "sys": sys}
+    scope["FORMAT"] = FORMAT
     exec(f"def make(o, name):\n  def f(x):\n    {body}\n  return f", scope)
     return lambda o: scope["make"](o, "v")
 
@@ -123,7 +126,8 @@ BODIES = {
     "field of a format": "return x * float('{0.v}'.format(o))",
     "nested format": "return x * float('{k.__class__.__name__:.0}{k.v}'.format(k=o))",
     "format map": "return x * float('{k.v}'.format_map({'k': o}))",
-    "computed format": "return x * float(''.join(['{0.', 'v}']).format(o))",
+    "format by name": "t = '{0.v}'\n    return x * float(t.format(o))",
+    "format of a module": "return x * float(FORMAT.format(o))",
     "index": "return x * o[0]",
     "for": "for v in o: x = x * v\n    return x",
     "unpacking": "(v,) = o\n    return x * v",

@@ -6,11 +6,14 @@ anything else with them, they are read like all that a function reads.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import operator
 import random
 import time
 import types
+import warnings
 
 import numpy as np
 import pytest
@@ -650,3 +653,47 @@ def test_a_list_that_grows_is_not_walked(rt):
     for _ in range(4):
         f(x)
     assert (f.stats().replays, len(o.log)) == (2, 200_004)
+
+
+def _reads(o, x):
+    o.n += 1
+    return x * 0.5**o.n
+
+
+def _names(o, x):
+    o.n += 1
+    return x * getattr(o, "".join(("ra", "te")))
+
+
+def _copies(o, x):
+    o.n += 1
+    return x * copy.copy(o).rate
+
+
+def _measures(o, x):
+    o.log.append(1.0)
+    return x * len(o.log)
+
+
+BESIDES = {
+    "read": (_reads, 2, "reads it, too"),
+    "named": (_names, 2, "may read it, by a name that it computes"),
+    "copied": (_copies, 2, "copy at "),
+    "measured": (_measures, 2, "reads it, too"),
+}
+
+
+@pytest.mark.parametrize("how", BESIDES)
+def test_a_skip_says_what_reads_what_is_added_to(rt, how):
+    """By file and line: without that, a replay could add."""
+    fn, line, what = BESIDES[how]
+    o = types.SimpleNamespace(n=0, rate=2.0, log=[])
+    f = rt.graph(functools.partial(fn, o))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for _ in range(12):
+            f(rt.array(np.ones(2)))
+    (said,) = [str(each.message) for each in told]
+    assert f"{__file__}:{fn.__code__.co_firstlineno + line}" in said
+    assert what in said
+    assert "A replay could add to it, but" in said

@@ -54,24 +54,6 @@ def test_a_variant_is_recorded_where_there_is_room(make_node, make_group):
     assert next_step(specialization, specialization.nodes, {}, 8) == Step(Action.RECORD)
 
 
-def test_what_is_recorded_in_vain_is_tried_now_and_then(make_group):
-    """Sixteen recordings that nobody replayed: another one at every 64th miss.
-
-    Other calls are skipped, for a reason that can be told.
-    """
-    specialization = make_group()
-    specialization.wasted = 16
-    tried = []
-    for miss in range(1, 129):
-        specialization.missed(miss)
-        step = next_step(specialization, [], {}, 8)
-        if step.action is Action.RECORD:
-            tried.append(miss)
-        else:
-            assert "addresses that do not come again" in step.skips.what
-    assert tried == [64, 128]
-
-
 def test_a_variant_that_waits_for_an_address_gives_way(make_node, make_group):
     """The one unused longest, to one that takes any address and need not escape."""
     nodes = [make_node(last_used=clock) for clock in (9, 4, 2)]

@@ -15,11 +15,6 @@ from sapwood.tree.choose.specialization import Specialization, least_recent
 from sapwood.tree.node.node import Node
 from sapwood.units import Size
 
-_WASTEFUL: Final = CaptureError(
-    "its recordings wait for arrays at addresses that do not come again",
-    remedy="Copy new values into the arrays that are there, or pass the arrays as "
-    "arguments: explain() names them",
-)
 _SMALL: Final = Size(16 << 20)
 """Up to this size, to copy outputs out costs no more than a launch (10 us)."""
 
@@ -81,8 +76,6 @@ def next_step(
         specialization.warm is None or specialization.wants_another
     ):
         return Step(Action.WARM_UP)
-    if specialization.is_wasteful():
-        return Step(Action.PASS_THROUGH, reason=str(_WASTEFUL), skips=_WASTEFUL)
     others = [node for node in nodes if node not in specialization.nodes]
     usual = frozenset[int]().union(*(node.copied() for node in others))
     evict, escapes, copies = _make_room(

@@ -207,7 +207,6 @@ class FunctionCache:
         _, specialization = self.nodes.pop(node)
         specialization.nodes.remove(node)
         # hits counts the recording call itself, so 1 means it was never replayed.
-        specialization.wasted = 0 if node.hits > 1 else specialization.wasted + 1
         del self.bound[node], self.origins[node], self._outputs[node], self.warm[node]
 
     def candidates(self, call: Call) -> list[Extent]:

@@ -11,7 +11,7 @@ import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, Final
 
 from sapwood._fast.state import SkipsState
@@ -23,6 +23,7 @@ from sapwood.errors import (
     MisuseError,
     OutOfMemory,
 )
+from sapwood.tree.call.miss import Miss, Why
 from sapwood.tree.call.options import Options
 from sapwood.tree.call.signature import Call, Unread
 from sapwood.tree.choose.recordings import Recordings
@@ -65,8 +66,14 @@ _SAME: Final = (
     "A call is recorded when it comes again with the same shapes and values: pass what "
     "changes, such as a step or a rate, as an array"
 )
+_VAIN: Final = "recordings are made of it again and again, and none is ever replayed"
 _PASSED_ON: Final = (
     "Pass what is another value in each call as an array, or read it behind the call"
+)
+_MOVED: Final = CaptureError(
+    "its recordings wait for arrays at addresses that do not come again",
+    remedy="Copy new values into the arrays that are there, or pass the arrays as "
+    "arguments: explain() names them",
 )
 _AGAIN: Final = "It is tried again after some calls: there is nothing to do"
 
@@ -133,9 +140,8 @@ class Skips(SkipsState):
     ``counts`` are the calls by reason, ``given_up`` why the function is not tried any
     more. ``looks`` are those of calls that were skipped: the reason, how many there
     were, and at which of them the call is looked at again. Where recorded calls look
-    the same, only what is guarded tells them apart. ``differs`` says in what the latest
-    recorded call differed. ``nodes`` are the recordings of the function, as they are
-    now. Calls that are not looked at may run in C.
+    the same, only what is guarded tells them apart. ``nodes`` are the recordings of the
+    function, as they are now. Calls that are not looked at may run in C.
     """
 
     __slots__ = ("__dict__", "__weakref__")
@@ -160,7 +166,7 @@ class Skips(SkipsState):
         self._guarded: dict[Hashable, list[tuple[Ambient, str]]] = {}
         self._failed: Counter[Hashable] = Counter()
         self._reasons: dict[str, str] = {}
-        self._new, self._replays, self.differs = 0, 0, ""
+        self._new, self._replays = 0, 0
         self._fruitless: dict[Hashable, _Fruitless] = {}
         self._paused: dict[Hashable, _Fruitless] = {}
 
@@ -251,10 +257,11 @@ class Skips(SkipsState):
         if self.looks:
             self.looks.pop(self._look(call.args, call.kwargs), None)
 
-    def recorded(self, call: Call, replays: int) -> None:
+    def recorded(self, call: Call, replays: int, why: Sequence[Miss]) -> None:
         """Remember what a call looks like that was recorded, after so many replays.
 
-        Where none is ever replayed, the next calls run eagerly, and that is told once.
+        ``why`` says why no other recording fitted it. Where none is ever replayed, the
+        next calls run eagerly, and that is told once.
         """
         self.let_go()
         look = self._look(call.args, call.kwargs)
@@ -266,11 +273,8 @@ class Skips(SkipsState):
                 self._fruitless[look] = _Fruitless(replays)
         elif not self._options.donate and known.recorded():
             if not known.reason:
-                known.reason = self._reason(
-                    "recordings are made of it again and again, and none is ever "
-                    f"replayed{self.differs and f': {self.differs}'}"
-                )
-                known.untold = CaptureError(known.reason, remedy=_PASSED_ON)
+                known.untold = _in_vain(why)
+                known.reason = self._reason(known.untold.what)
             self._paused[look] = known
 
     def _pauses(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
@@ -396,6 +400,15 @@ class Skips(SkipsState):
         # Classes need not have a hash.
         except (AttributeError, RuntimeError, TypeError):
             return id(cls)
+
+
+def _in_vain(why: Sequence[Miss]) -> CaptureError:
+    """Return why no recording is replayed, by why none fitted the latest call."""
+    read = [miss.about for miss in why if miss.why is Why.AMBIENT]
+    if why and not read:
+        return _MOVED.anew()
+    about = next((f": {each}" for each in read if each), "")
+    return CaptureError(f"{_VAIN}{about}", remedy=_PASSED_ON)
 
 
 def warn(options: Options, error: CaptureError) -> None:

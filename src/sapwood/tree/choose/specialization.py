@@ -12,8 +12,6 @@ from sapwood.tree.guards import AmbientKey
 from sapwood.tree.node.node import Node
 from sapwood.tree.watch.session import Broken, Warm
 
-_WASTED: Final = 16
-_TRIED: Final = 64
 """So many calls between two tries, where so many recordings were not replayed."""
 
 _UNCLEAR: Final = 4
@@ -31,7 +29,6 @@ class Specialization:
     ``link`` builds a node of a recording of another process that serves its calls;
     ``asked`` says that such a recording was looked for. ``misses`` are the clock
     readings of the last two calls that no recording fitted, of ``missing`` in all, and
-    ``wasted`` counts the recordings that went in a row without a replay.
     ``unrecordable`` is why its calls never are recorded, ``failed`` why the last
     attempt failed, where another one may not; ``unready`` counts those in a row that
     could not begin, ``reorders`` captures whose ops were in another order than those
@@ -58,7 +55,7 @@ class Specialization:
         self.places: list[History] = []
         self.ambient: dict[str, History] = {}
         self.misses: tuple[int, ...] = ()
-        self.missing = self.wasted = 0
+        self.missing = 0
         self.reads_arguments = self.remembers = self.reads_decide = False
         self.unclear = 0
         self.branching = self.apart = False
@@ -153,13 +150,6 @@ class Specialization:
     def went(self, calls: int = 1) -> None:
         """Note calls that went the way of its recordings."""
         self.astray = max(0, self.astray - calls)
-
-    def is_wasteful(self) -> bool:
-        """Return whether another recording would go without a replay, too.
-
-        Now and then it is tried all the same.
-        """
-        return self.wasted >= _WASTED and self.missing % _TRIED > 0
 
     def missed_since(self, clock: int) -> int:
         """Return how many of the last two misses came after ``clock``."""

@@ -549,7 +549,6 @@ _BY_TYPE: Final[Table] = {
     list: _always(views.LIST),
     deque: _always(views.LIST, standard.MAXLEN),
     set: _always(views.SET),
-    bytearray: _always(standard.BUFFER),
     types.BuiltinMethodType: _built_in,
     weakref.CallableProxyType: _always(standard.PROXIED),
     ContextVar: _always(standard.CONTEXT),

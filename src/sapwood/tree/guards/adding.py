@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from types import CodeType
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 _STORES: Final = {
     "LOAD_ATTR": "STORE_ATTR",
@@ -64,6 +64,11 @@ _OPERATORS: Final = frozenset(
 
 Ops: TypeAlias = Sequence[dis.Instruction]
 
+# From 3.13 on it is a property: that there is a label.
+_TARGET: Final[dict[str, Any]] = (
+    {"label": 0} if "label" in dis.Instruction._fields else {"is_jump_target": True}
+)
+
 
 def added_and_used(instructions: Ops) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names that are added to, and those that are used in another way.
@@ -72,11 +77,21 @@ def added_and_used(instructions: Ops) -> tuple[frozenset[str], frozenset[str]]:
     there is ``table[+]``, too, where any is added to. What is not added to, but asked a
     question, is followed by ``?``. Where objects may be compared, `EQUATING` is used.
     """
-    ops = _shown(instructions)
-    ends: set[int] = set()
     added: set[str] = set()
     used: set[str] = set()
     called: set[str] = set()
+    for _, name, how in uses(instructions):
+        {"added": added, "used": used, "called": called}[how].add(name)
+    named = used | called
+    if any(name in _COMPARING or name.startswith(_COMPARING_TOO) for name in named):
+        used.add(EQUATING)
+    return frozenset(added), frozenset(used)
+
+
+def uses(instructions: Ops) -> Iterator[tuple[dis.Instruction, str, str]]:
+    """Yield what uses a name, and whether it is added to, used otherwise, or called."""
+    ops = _shown(instructions)
+    ends: set[int] = set()
     for at, op in enumerate(ops):
         if op.opname in _STORES:
             item = _item(ops, at)
@@ -84,24 +99,22 @@ def added_and_used(instructions: Ops) -> tuple[frozenset[str], frozenset[str]]:
             key = _key(ops, at, item)
             name = op.argval if item is None else op.argval + (key or "[]")
             if end is not None:
-                added |= {name} if item is None else {name, f"{op.argval}[+]"}
+                yield op, name, "added"
+                if item is not None:
+                    yield op, f"{op.argval}[+]", "added"
                 ends.add(end)
             elif _asked(ops, item or at):
-                added.add(f"{name}?")
+                yield op, f"{name}?", "added"
             elif _is_method(op):
-                called.add(op.argval)
+                yield op, op.argval, "called"
             else:
-                used.add(op.argval + key)
+                yield op, op.argval + key, "used"
         elif op.opname in _USES and at not in ends:
-            used.add(op.argval)
+            yield op, op.argval, "used"
         elif op.opname == "LOAD_METHOD":
-            called.add(op.argval)
+            yield op, op.argval, "called"
         elif _equates(ops, at):
-            used.add(EQUATING)
-    named = used | called
-    if any(name in _COMPARING or name.startswith(_COMPARING_TOO) for name in named):
-        used.add(EQUATING)
-    return frozenset(added), frozenset(used)
+            yield op, EQUATING, "used"
 
 
 def _is_method(op: dis.Instruction) -> bool:
@@ -150,7 +163,18 @@ def offsets_of_questions(code: CodeType) -> frozenset[int]:
 
 
 def _shown(instructions: Ops) -> Ops:
-    return [op for op in instructions if op.opname not in _HIDDEN]
+    """Return instructions without those that say nothing by themselves.
+
+    A jump to a prefix is one to what it is a prefix of.
+    """
+    found: list[dis.Instruction] = []
+    target = False
+    for op in instructions:
+        target |= op.is_jump_target
+        if op.opname not in _HIDDEN:
+            found.append(op._replace(**_TARGET) if target != op.is_jump_target else op)
+            target = False
+    return found
 
 
 def _asked(ops: Ops, at: int) -> bool:

@@ -14,10 +14,12 @@ class Change:
     """Something that the function wrote, and that no replay would repeat.
 
     ``path`` names it, ``text`` says what became of it, ``remedy`` what to do instead.
+    ``name`` is what code calls it, "" where it has no name there.
     """
 
     path: str
     text: str
+    name: str = field(default="", kw_only=True, repr=False)
     remedy: ClassVar[str] = (
         "Return the value, keep it in a device array, or write it outside the graphed "
         "function"

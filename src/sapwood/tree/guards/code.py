@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dis
 import operator
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -22,7 +23,7 @@ from string import Formatter
 from types import BuiltinMethodType, CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
-from sapwood.tree.guards.adding import Ops, added_and_used
+from sapwood.tree.guards.adding import Ops, added_and_used, uses
 
 _COMPARING: Final = frozenset(
     {"Counter", "WeakKeyDictionary", "WeakSet", "WeakValueDictionary"}
@@ -129,8 +130,7 @@ def names_of(code: CodeType) -> Names:
             elif op.opname == "MATCH_CLASS":
                 dynamic = True
         formats |= _formats(each, instructions)
-        texts = formats_of(each)
-        dynamic |= any(text is None or reads_fields(text) for text in texts)
+    told |= _fields_in(code) if FORMATTING & (attributes | methods) else set()
     attributes |= told
     named = globals_ | attributes
     return Names(
@@ -385,23 +385,48 @@ def _start(instructions: Ops, end: int) -> int:
     return -1
 
 
-def formats_of(code: CodeType) -> Iterator[str | None]:
-    """Yield texts whose method ``format`` code names; None for an unknown one."""
-    ops = [op for op in dis.get_instructions(code) if op.opname != "EXTENDED_ARG"]
-    for at, op in enumerate(ops):
-        if op.argval in FORMATTING and op.opname in {"LOAD_ATTR", "LOAD_METHOD"}:
-            before = ops[at - 1]
-            text = before.argval if before.opname == "LOAD_CONST" else None
-            yield text if isinstance(text, str) else None
+def _fields_in(code: CodeType) -> frozenset[str]:
+    texts = (each for one in nested(code) for each in one.co_consts)
+    fields = (fields_of(each) for each in texts if isinstance(each, str))
+    return frozenset().union(*fields)
 
 
-def reads_fields(text: str) -> bool:
-    """Return whether a format reads attributes or items of what it is given."""
+def fields_of(text: str) -> frozenset[str]:
+    """Return the attributes that a format reads of what it is given: ``{0.rate}``."""
     try:
         fields = [*Formatter().parse(text)]
     except ValueError:
-        return False
-    return any(
-        "." in (name or "") or "[" in (name or "") or reads_fields(spec or "")
-        for _, name, spec, _ in fields
-    )
+        return frozenset()
+    found = frozenset[str]()
+    for _, name, spec, _ in fields:
+        found |= {*re.findall(r"\.(\w+)", name or "")} | fields_of(spec or "")
+    return found
+
+
+_BY_COPY: Final = frozenset(
+    {"asdict", "copy", "deepcopy", "dump", "dumps", "pformat", "pprint", "replace"}
+)
+
+
+def read_besides(code: CodeType, name: str) -> str | None:
+    """Return where, and how, code may read a name that it adds to; for a message."""
+    asked: str | None = None
+    for each in nested(code):
+        instructions = list(dis.get_instructions(each))
+        for op, found, how in uses(instructions):
+            line = op.positions.lineno if op.positions else None
+            where = f"{each.co_filename}:{line or each.co_firstlineno}"
+            if how == "used" and found == name:
+                return f"{where} reads it, too"
+            if found == f"{name}?":
+                asked = f"what {where} computes of it is always new"
+            if found in _BY_TEXT and _is_computed(instructions, op):
+                return f"{found} at {where} may read it, by a name that it computes"
+            if how != "added" and found in _ANY_ATTRIBUTE | ANY_GLOBAL | _BY_COPY:
+                return f"{found} at {where} may read it"
+    return asked
+
+
+def _is_computed(instructions: Ops, op: dis.Instruction) -> bool:
+    at = next(k for k, each in enumerate(instructions) if each.offset == op.offset)
+    return _constant_name(instructions, at) is None

@@ -22,20 +22,13 @@ from contextvars import Context, ContextVar
 from functools import cached_property, lru_cache, partial
 from itertools import chain
 from pathlib import Path, PurePath
+from string import Formatter
 from typing import Any, Final, Generic, NamedTuple
 from weakref import ReferenceType
 
 from sapwood.tree.guards import standard, views
 from sapwood.tree.guards.accessors import NEVER_NAMED, OPERATORS, dunders, is_structural
-from sapwood.tree.guards.code import (
-    FORMATTING,
-    formats_of,
-    loads,
-    names_of,
-    nested,
-    only_looked_into,
-    reads_fields,
-)
+from sapwood.tree.guards.code import loads, names_of, nested, only_looked_into
 from sapwood.tree.guards.moving import is_iterator, is_random_source
 from sapwood.tree.guards.owners import owner_of_class, owner_of_module
 from sapwood.tree.guards.proof import is_users, proof
@@ -118,6 +111,7 @@ _SPECIAL: Final = dunders(
     "qualname replace self wrapped"
 )
 """Special names of what the walk looks at, where they are in code."""
+_FORMATTING: Final = frozenset({"format", "format_map"})
 
 
 class Fingerprint(NamedTuple):
@@ -322,9 +316,9 @@ def _doubts(walk: Walk) -> Iterator[str]:
     for name in sorted(names):
         if name in _FRAMES | _HERE or _is_special(name):
             yield f"what {name} gives"
-    if not names.isdisjoint(FORMATTING) or any(map(_is_format, walk.nodes)):
-        sites = [site for code in _codes(walk) for site in formats_of(code)]
-        if any(site is None or reads_fields(site) for site in sites or [None]):
+    if not names.isdisjoint(_FORMATTING) or any(map(_is_format, walk.nodes)):
+        sites = [site for code in _codes(walk) for site in _formats(code)]
+        if any(site is None or _reads(site) for site in sites or [None]):
             yield "what the fields of a format name"
     if "print" in walk.reach.builtins and any(map(_prints_elsewhere, _codes(walk))):
         yield "what print writes to"
@@ -396,7 +390,17 @@ def _codes(walk: Walk) -> Iterator[types.CodeType]:
 
 def _is_format(node: Node) -> bool:
     value = node.value
-    return type(value) is types.BuiltinMethodType and value.__name__ in FORMATTING
+    return type(value) is types.BuiltinMethodType and value.__name__ in _FORMATTING
+
+
+def _formats(code: types.CodeType) -> Iterator[str | None]:
+    """Yield texts whose method ``format`` code names; None for an unknown one."""
+    ops = [op for op in dis.get_instructions(code) if op.opname != "EXTENDED_ARG"]
+    for at, op in enumerate(ops):
+        if op.argval in _FORMATTING and op.opname in {"LOAD_ATTR", "LOAD_METHOD"}:
+            before = ops[at - 1]
+            text = before.argval if before.opname == "LOAD_CONST" else None
+            yield text if isinstance(text, str) else None
 
 
 def _prints_elsewhere(code: types.CodeType) -> bool:
@@ -404,3 +408,15 @@ def _prints_elsewhere(code: types.CodeType) -> bool:
     named = any(type(each) is tuple and "file" in each for each in code.co_consts)
     spread = any(op.opname == "CALL_FUNCTION_EX" for op in dis.get_instructions(code))
     return named or spread
+
+
+def _reads(text: str) -> bool:
+    """Return whether a format reads attributes or items of what it is given."""
+    try:
+        fields = [*Formatter().parse(text)]
+    except ValueError:
+        return False
+    return any(
+        "." in (name or "") or "[" in (name or "") or _reads(spec or "")
+        for _, name, spec, _ in fields
+    )

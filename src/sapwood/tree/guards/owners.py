@@ -7,12 +7,18 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 Owner: TypeAlias = Literal["user", "installed", "standard", "sapwood"]
 
-_STANDARD = str(Path(os.__file__).resolve().parent) + os.sep
-_SAPWOOD = str(Path(__file__).resolve().parents[2]) + os.sep
+
+def _folders(folder: Path) -> tuple[str, str]:
+    """Return how names of files in a folder begin, which a link may lead to."""
+    return f"{folder}{os.sep}", f"{folder.resolve()}{os.sep}"
+
+
+_STANDARD: Final = _folders(Path(os.__file__).parent)
+_SAPWOOD: Final = _folders(Path(__file__).parents[2])
 
 
 @lru_cache(maxsize=4096)

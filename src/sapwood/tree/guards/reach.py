@@ -19,7 +19,7 @@ from sapwood.errors import CaptureError
 from sapwood.tree.guards import views
 from sapwood.tree.guards.accessors import accessors, is_only_named, is_structural, named
 from sapwood.tree.guards.asking import Questions
-from sapwood.tree.guards.code import HASHING
+from sapwood.tree.guards.code import FORMATTING, HASHING, fields_of, read_besides
 from sapwood.tree.guards.constants import constant_of, is_tensor
 from sapwood.tree.guards.frameworks import Arrays, behind, is_front, layout_of
 from sapwood.tree.guards.owners import owner_of_class
@@ -295,6 +295,8 @@ class Walk:
         if is_book(view, key):
             return Row(key, value, "constant", constant_key(value))
         if type(value) in ATOMS:
+            if type(value) is str and not FORMATTING.isdisjoint(self.reach.names):
+                self.reach.note(fields_of(value))
             return Row(key, value, "constant", constant_of(value))
         locks = type(value).__module__ in _LOCKING
         if locks and owner_of_class(type(node.value)) != "installed":
@@ -359,8 +361,29 @@ class Walk:
         answers = self.questions.ask(name, value) if asks else None
         return Row(key, value, "tally", answers or kind, name=name)
 
+    def name(self, number: int, view: View, key: Any) -> str:
+        """Return what code calls a slot of a node: ``calls``, or ``table['calls']``."""
+        node = self.nodes[number]
+        if view is views.DICT and node.step is not None:
+            return f"{named(self.nodes[node.parent].value, *node.step)}[{key!r}]"
+        return named(node.value, view, key)
+
+    def read_besides(self, name: str) -> str | None:
+        """Return where code may read what it adds to by a name, and how."""
+        if self.reach.added.isdisjoint((name, f"{name}[+]", f"{name}?")):
+            return None
+        functions = (node.value for node in self.nodes)
+        told = (
+            read_besides(each.__code__, name)
+            for each in functions
+            if type(each) is FunctionType and self.reach.reads(each)
+        )
+        unnamed = "it copies objects, or holds a lock" * (UNNAMED in self.reach.used)
+        return next(filter(None, (*told, unnamed)), None)
+
     def _frozen(self, value: Any) -> Any:
-        if is_structural(value, self.reach):
+        # Signatures take two with the same bytes for one.
+        if type(value) is bytearray or is_structural(value, self.reach):
             return type(value)
         return Identity(value)
 

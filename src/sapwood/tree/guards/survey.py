@@ -305,9 +305,13 @@ class Survey:
                     place = change.place()
                 if place not in found:
                     shared = isinstance(change, Added) and change.is_shared(items)
-                    plain = Change(change.path, change.text)
+                    plain = Change(change.path, change.text, name=change.name)
                     found[place] = plain if shared else change
         return tuple(found.values())
+
+    def read_besides(self, change: Change) -> str | None:
+        """Return where the function may read what it adds to, and how."""
+        return self._walk.read_besides(change.name)
 
     def renewed_since(self, before: Survey) -> list[Any]:
         """Return containers that were empty, and in whose place others are by now."""
@@ -344,7 +348,8 @@ class Survey:
             return
         if new.view.extent == "length" and was != now:
             text = f"len({path}) changed from {was} to {now}"
-            yield (changes.Filled if now > was else Change)(path, text)
+            name = self._walk.name(node.parent, *node.step) if node.step else ""
+            yield (changes.Filled if now > was else Change)(path, text, name=name)
             return
         yield from self._rows_written(before, old, new, partial(self._slot, new))
         if new.view is views.DICT and not _are_in_order(old, new):
@@ -535,16 +540,19 @@ class Survey:
         if inside.view is STATE:
             return changes.Draw(path, text)
         was, now = old.value, new.value
+        name = self._walk.name(inside.node, inside.view, new.key)
         goes = old.role == "array" and now is None
         if slot.can_be_bound and (new.role == "array" or goes):
             return changes.BoundArray(path, text, slot, was, now, self._arguments)
         # A tally is not guarded by its value: what is assigned may not follow from it.
         constant = old.role == new.role == "constant"
         if written.is_assignable() and constant and _is_plain(was) and _is_plain(now):
-            return changes.Assigned(path, text, slot, was, now, self._arguments)
+            to = slot, was, now, self._arguments
+            return changes.Assigned(path, text, *to, name=name)
         filled = was is None or (was is views.EMPTY and inside.view is not views.LIST)
         known = inside.view in _ASSIGNABLE
-        return changes.Filled(path, text) if known and filled else Change(path, text)
+        kind = changes.Filled if known and filled else Change
+        return kind(path, text, name=name)
 
     def _renews(self, before: Survey, old: Row, new: Row) -> bool:
         """Return whether an empty container stands where another one did.

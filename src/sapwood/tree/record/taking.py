@@ -270,14 +270,22 @@ def also_returned(
 
 
 def plain_changes(
-    changes: Sequence[Change], *, but: type[Repeated] | UnionType = BoundArray
+    changes: Sequence[Change],
+    *,
+    but: type[Repeated] | UnionType = BoundArray,
+    looked: Survey | None = None,
 ) -> CaptureError | None:
-    """Return an error that names the first write ``but`` of these, if there is any."""
+    """Return an error that names the first write ``but`` of these, if there is any.
+
+    A survey that ``looked`` says what else is done with what is only added to.
+    """
     for change in changes:
         if not isinstance(change, but):
+            besides = looked and looked.read_besides(change)
+            why = f". A replay could add to it, but {besides}" if besides else ""
             return CaptureError(
                 f"{change}: the function writes {change.path}, which no replay "
-                "would repeat",
+                f"would repeat{why}",
                 remedy=change.remedy,
             )
     return None

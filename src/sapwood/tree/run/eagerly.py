@@ -197,7 +197,7 @@ class Eagerly:
         error = error or lasting(watching)
         if error is None and not watching.prepares:
             repeats = self._repeats(watching, live, before)
-            error = taking.plain_changes(live.changes, but=repeats)
+            error = taking.plain_changes(live.changes, but=repeats, looked=before)
             error = error or taking.also_returned(
                 live.changes, watched.result, self._is_array
             )

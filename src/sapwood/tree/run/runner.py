@@ -292,28 +292,29 @@ class Runner:
             )
             self.cache.saw(call, specialization, slots, recordings.inherits)
             unfound = Unfound(call, specialization, before)
-            step, reasons = self._noted(call, specialization, answer)
+            step, misses = self._noted(call, specialization, answer)
             if step.action is Action.RESTORE:
                 found = self.making.restored(unfound, step)
                 if found is not None:
-                    self._recorded(call)
+                    self._recorded(call, misses)
                     return self.making.replay(found, call)
-                step = self.making.decide(specialization, reasons)
+                step = self.making.decide(specialization, _whys(misses))
             if step.action is Action.RECORD:
                 ran = self.making.record(unfound, step)
         if isinstance(ran, tuple):
-            self._recorded(call)
+            self._recorded(call, misses)
             self.making.write()
             return ran[0]
         return self.eagerly.run(step, ran, unfound)
 
-    def _recorded(self, call: Call) -> None:
+    def _recorded(self, call: Call, misses: Mapping[Node, Miss]) -> None:
         self.fast_replays.tell()
-        self.skips.recorded(call, self.call_log.tally["replays"])
+        replays = self.call_log.tally["replays"]
+        self.skips.recorded(call, replays, [*misses.values()])
 
     def _noted(
         self, call: Call, specialization: Specialization, answer: Link | str | None
-    ) -> tuple[Step, dict[Node, Why]]:
+    ) -> tuple[Step, Mapping[Node, Miss]]:
         """Decide about a call that no recording fits; note why, and return it.
 
         ``answer`` is what the source has said, where it was asked.
@@ -322,18 +323,14 @@ class Runner:
         absent = (Miss(Why.ABSENT, answer),) if isinstance(answer, str) else ()
         specialization.missed(self.recordings.tick())
         misses = self.cache.misses(call)
-        reasons = {node: miss.why for node, miss in misses.items()}
-        step = self.making.decide(specialization, reasons)
+        step = self.making.decide(specialization, _whys(misses))
         new = self.cache.unfound(call, specialization, step, self.parameters)
         self.call_log.missed(call, misses, (*new, *absent))
         if step.action is Action.WARM_UP and specialization.missing == 1:
             self.fast_replays.tell()
             about = "; ".join(miss.about for miss in new)
             self.skips.new(about, self.call_log.tally["replays"])
-        elif step.action is Action.RECORD:
-            told = (miss.about for miss in misses.values())
-            self.skips.differs = next(filter(None, told), "")
-        return step, reasons
+        return step, misses
 
     def _verified(self, found: Found, call: Call) -> Any:
         recordings, look = self.recordings, partial(self.eagerly.look, call)
@@ -400,6 +397,10 @@ class Runner:
             nodes = [*self.cache.nodes, *chain.from_iterable(behind)]
             told = nodes, tuple(self.call_log.misses)
             return explain_function(self.options.name, self.stats(), *told)
+
+
+def _whys(misses: Mapping[Node, Miss]) -> dict[Node, Why]:
+    return {node: miss.why for node, miss in misses.items()}
 
 
 def _played(runner: Runner, *args: Any, **kwargs: Any) -> Any:
