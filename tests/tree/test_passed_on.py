@@ -795,3 +795,44 @@ def test_with_the_full_graph_nothing_is_read(rig):
     f = rig.runtime.graph(_alone, fullgraph=True)
     with pytest.raises(sw.CaptureError, match="on the host"):
         f(rig.runtime.array(np.ones(4)))
+
+
+def _index(x):
+    y = x * 2
+    try:
+        return y, int(y[0])
+    except (OverflowError, ValueError):
+        return y, "no number"
+
+
+def _index_alone(x):
+    return int((x * 2)[0])
+
+
+def _index_behind(total, x):
+    """Write first: what eager has written by the error, replays have, too."""
+    total[...] = total + 1
+    last = int(x[0])
+    total[...] = total * 2
+    return last
+
+
+@pytest.mark.parametrize("how", ["caught", "alone", "behind"])
+def test_what_is_no_int_raises_where_the_function_reads_it(rig, how):
+    """Of NaN and infinity: the error is the function's, to be caught there."""
+    rt = rig.runtime
+    totals = [rt.array(np.ones(4)) for _ in range(2)]
+    fn = {"caught": _index, "alone": _index_alone, "behind": _index_behind}[how]
+    graphed, runs = rt.graph(fn), []
+    for value in (*range(12), math.nan, 3, math.inf, math.nan, *range(8)):
+        x, told = rt.array(np.full(4, float(value))), []
+        for run, total in zip((fn, graphed), totals, strict=True):
+            given = (total, x) if how == "behind" else (x,)
+            try:
+                told.append(_bytes(run(*given)))
+            except (OverflowError, ValueError) as error:
+                told.append(repr(error))
+            runs.append(_bytes(total))
+        assert told[0] == told[1]
+        assert runs[-2] == runs[-1]
+    assert graphed.stats().replays >= 12

@@ -41,6 +41,10 @@ class Step(NamedTuple):
     left: bool = False
 
 
+IS_INT: Final = "is int"
+"""The sign of the question whether there is an int: of NaN, ``int(x)`` makes none."""
+
+
 class Question(NamedTuple):
     """A comparison of what a formula makes of a value, as `Step`; none: is it true?"""
 
@@ -66,6 +70,7 @@ _COMPARISONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "!=": operator.ne,
     ">": operator.gt,
     ">=": operator.ge,
+    IS_INT: lambda value, _: type(value) is int,
 }
 
 

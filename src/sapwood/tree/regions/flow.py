@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from sapwood.tree.guards.adding import MAKING, effect
 from sapwood.tree.guards.asking import Listening, Summing
 from sapwood.tree.node.passed_on import (
+    IS_INT,
     OPERATORS,
     Keeping,
     PassedOn,
@@ -35,10 +36,19 @@ _AROUND: Final = ("/torch/nn/modules/module.py", "/torch/utils/_contextlib.py")
 _MOST: Final = 2000
 """So many instructions are followed behind one read."""
 
+
+def _as_int(value: Any) -> Any:
+    """Return an int; the value itself where the function gets an error, as of NaN."""
+    try:
+        return int(value)
+    except (OverflowError, ValueError):
+        return value
+
+
 _NUMBERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "complex": complex,
     "float": float,
-    "int": int,
+    "int": _as_int,
 }
 _PLAIN: Final = {"<float>": float, "<int>": int}
 """What constants in formulas are behind, by their classes."""
@@ -91,6 +101,7 @@ def flow(stop: CodeType) -> PassedOn | None:
     except (_Deciding, ArithmeticError, LookupError, RuntimeError):
         return None  # on another way than this call goes, x.shape[3] may be an error
     first = ways[0]
+    asks += (Question((), IS_INT),) * (shown is _as_int)
     if all(way[1:] == first[1:] for way in ways):
         return PassedOn(first.places, first.kept, shown, asks)
     return PassedOn((), (), shown, asks, ways)
