@@ -13,8 +13,15 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", *(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")))
-FRAMEWORKS = ("cupy", "numba", "rmm", "torch")
+PAGES = (
+    "README.md",
+    *sorted(
+        page.relative_to(ROOT).as_posix()
+        for page in (ROOT / "docs").rglob("*.md")
+        if "map" not in page.relative_to(ROOT / "docs").parts  # which is generated
+    ),
+)
+FRAMEWORKS = ("cupy", "numba", "rmm", "torch", "transformers")
 
 FIRST = """\
 import warnings
@@ -34,11 +41,46 @@ for _ in range(8):
 assert step.stats().replays >= 3, step.explain()
 """
 
+TRAINED = f"""
+import sapwood as sw
+{OURS}
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+"""
+
+LLAMA = """
+import torch
+import transformers
+import sapwood as sw
+config = transformers.LlamaConfig(
+    vocab_size=1000, hidden_size=64, intermediate_size=64, num_hidden_layers=2,
+    num_attention_heads=4, num_key_value_heads=2,
+)
+model = transformers.LlamaForCausalLM(config).cuda()
+"""
+
+LONGER = """
+for _ in range(24):
+    step(x, y)
+assert step.stats().replays >= 8, step.explain()
+"""
+"""So many calls, as each read, and each state that is made lazily, takes some more."""
+
 BEFORE = {
     "README.md#Three ways in": OURS
     + """
 model = torch.nn.Linear(64, 64).cuda()
 optimizer = torch.optim.AdamW(model.parameters(), capturable=True)
+""",
+    "docs/tutorials/first-recording.md#An error, mended by its message": """
+warnings.simplefilter("always")
+""",
+    "docs/tutorials/training-step.md#A loss as a number": TRAINED,
+    "docs/tutorials/training-step.md#A schedule": TRAINED,
+    "docs/tutorials/training-step.md#A GradScaler": TRAINED,
+    "docs/tutorials/hugging-face.md#Training": LLAMA,
+    "docs/tutorials/many-shapes.md#Bound it": """
+warnings.simplefilter("always")
 """,
     "docs/torch.md#Eager regions": OURS,
     "docs/torch.md#Results that require grad": OURS
@@ -64,6 +106,62 @@ x = y = rt.array([1.0, 2.0])
     + REPLAYED,
     "README.md#Three ways in": REPLAYED,
     "README.md#Three ways in, 2": "assert step.stats().replays >= 1, step.explain()",
+    "docs/tutorials/first-recording.md#Three stages": """
+assert (step.stats().warmups, step.stats().replays) == (1, 4)
+""",
+    "docs/tutorials/first-recording.md#A value that changes": """
+assert (step.stats().warmups, step.stats().recordings) == (2, 2)
+assert "rate was 1.0, is 0.5" in step.explain()
+""",
+    "docs/tutorials/first-recording.md#An output that is kept": """
+assert [float(y[0]) for y in kept] == [number / 2 for number in range(8)]
+assert (half.stats().recordings, half.stats().escaped) == (3, 5)
+assert (turn.stats().recordings, turn.stats().replays) == (2, 17)
+""",
+    "docs/tutorials/training-step.md#The whole step": """
+assert step.stats().replays >= 8, step.explain()
+assert len(losses) == 20
+""",
+    "docs/tutorials/training-step.md#A loss as a number": LONGER,
+    "docs/tutorials/training-step.md#A schedule": LONGER,
+    "docs/tutorials/training-step.md#A GradScaler": LONGER,
+    "docs/tutorials/hugging-face.md#Forward": """
+assert forward.stats().replays >= 3, forward.explain()
+""",
+    "docs/tutorials/hugging-face.md#One word after the other": """
+assert decode.stats().replays >= 8, decode.explain()
+""",
+    "docs/tutorials/hugging-face.md#Training": """
+assert block.stats().replays >= 3, block.explain()
+""",
+    "docs/howto/from-make-graphed-callables.md#Side by side, 2": """
+assert graphed.stats().replays >= 3, graphed.explain()
+""",
+    "docs/howto/from-make-graphed-callables.md#Graph the whole step instead": """
+assert step.stats().replays >= 3, step.explain()
+""",
+    "docs/howto/from-reduce-overhead.md#Side by side, 2": """
+assert infer.stats().replays >= 3, infer.explain()
+""",
+    "docs/howto/from-reduce-overhead.md#Side by side, 3": """
+assert compiled.stats().replays >= 3, compiled.explain()
+""",
+    "docs/howto/from-cupy-graphs.md#Side by side, 2": """
+assert fn.stats().replays >= 3
+""",
+    "docs/tutorials/many-shapes.md#Recordings share pages": """
+assert (memory["pages.mapped"], memory["ranges.pages"]) == (9, 19)
+""",
+    "docs/tutorials/many-shapes.md#Read it from a snapshot": """
+assert [len(each["clobbers"]) for each in snapshot["recordings"]] == [9, 5, 3, 2]
+""",
+    "docs/tutorials/many-shapes.md#Results that are kept": """
+assert (live, output, memory["heap.bytes"] >> 20, copied) == (8, 8, 40, 3)
+""",
+    "docs/tutorials/many-shapes.md#Bound it": "assert len(kept) == 15",
+    "docs/tutorials/many-shapes.md#End results with each step": """
+assert (rt.memory_stats()["pages.live"], double.stats().recordings) == (2, 1)
+""",
     "docs/graph.md#Graphed functions": "assert step.stats().replays == 3",
     "docs/torch.md#Torch": f"{OURS}{REPLAYED}",
     "docs/torch.md#Eager regions": REPLAYED,
