@@ -1,4 +1,4 @@
-"""The calls of a driver: declared once for devices and layers, passed to a hook."""
+"""The calls of a driver, as the Protocol declares them, passed to a hook."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from functools import wraps
 from types import SimpleNamespace
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 from sapwood.driver.api import (
@@ -21,7 +21,6 @@ from sapwood.driver.api import (
 )
 from sapwood.driver.results import Refusal, Result
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 _GIVES_BACK = frozenset(
@@ -42,23 +41,38 @@ def gives_back(call: str) -> bool:
     return call in _GIVES_BACK or call.startswith("destroy_")
 
 
-def _passed(
-    method: Callable[Concatenate[Any, P], R],
-) -> Callable[Concatenate[Facade, P], R]:
+def _passed(method: Callable[..., Any]) -> Callable[..., Any]:
     name = method.__name__
 
     @wraps(method)
-    def call(self: Facade, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        values: tuple[Any, ...] = args
+    def call(self: Facade, /, *args: Any, **kwargs: Any) -> Any:
         if kwargs:
-            values = inspect.signature(method).bind(self, *args, **kwargs).args[1:]
-        below: Callable[..., R] = getattr(self.below, name)
-        return self.around(name, below, values)
+            args = inspect.signature(method).bind(self, *args, **kwargs).args[1:]
+        return self.around(name, getattr(self.below, name), args)
 
     return call
 
 
-class Facade:
+_PARTS = MemoryCalls, StreamCalls, ModuleCalls, WorkCalls, GraphCalls
+
+CALLS = {
+    name: _passed(method)
+    for calls in (*_PARTS, Driver)
+    for name, method in vars(calls).items()
+    if inspect.isfunction(method) and not name.startswith("_")
+}
+"""Every call of a driver, by its name, as a `Facade` makes it."""
+
+if TYPE_CHECKING:
+    # It has the calls, with their types. One base may be anything, or a type checker
+    # would ask for a definition of each.
+    class _Calls(Driver, Any): ...  # type: ignore[misc]
+
+else:
+    _Calls = type("_Calls", (), CALLS)
+
+
+class Facade(_Calls):
     """A driver that passes every call on to ``below``, through `around`.
 
     Reading ``abilities`` is no call.
@@ -76,72 +90,6 @@ class Facade:
     def abilities(self) -> Abilities:
         """What the device is and can do; never fails."""
         return self._abilities
-
-    memory_info = _passed(Driver.memory_info)
-    close = _passed(Driver.close)
-
-    reserve = _passed(Driver.reserve)
-    unreserve = _passed(Driver.unreserve)
-    create = _passed(Driver.create)
-    release = _passed(Driver.release)
-    map = _passed(Driver.map)
-    set_access = _passed(Driver.set_access)
-    unmap = _passed(Driver.unmap)
-    allocate_host = _passed(Driver.allocate_host)
-    free_host = _passed(Driver.free_host)
-    register_host = _passed(Driver.register_host)
-    unregister_host = _passed(Driver.unregister_host)
-
-    create_stream = _passed(Driver.create_stream)
-    destroy_stream = _passed(Driver.destroy_stream)
-    adopt_stream = _passed(Driver.adopt_stream)
-    raw_stream = _passed(Driver.raw_stream)
-    synchronize_stream = _passed(Driver.synchronize_stream)
-    query_stream = _passed(Driver.query_stream)
-    create_event = _passed(Driver.create_event)
-    destroy_event = _passed(Driver.destroy_event)
-    record_event = _passed(Driver.record_event)
-    wait_event = _passed(Driver.wait_event)
-    query_event = _passed(Driver.query_event)
-    synchronize_event = _passed(Driver.synchronize_event)
-    elapsed = _passed(Driver.elapsed)
-    synchronize = _passed(Driver.synchronize)
-
-    load_module = _passed(Driver.load_module)
-    unload_module = _passed(Driver.unload_module)
-    find_function = _passed(Driver.find_function)
-    pointers = _passed(Driver.pointers)
-    launch = _passed(Driver.launch)
-    copy = _passed(Driver.copy)
-    set = _passed(Driver.set)
-    call_host = _passed(Driver.call_host)
-    upload = _passed(Driver.upload)
-    download = _passed(Driver.download)
-
-    begin_capture = _passed(Driver.begin_capture)
-    end_capture = _passed(Driver.end_capture)
-    capture_status = _passed(Driver.capture_status)
-    counter = _passed(Driver.counter)
-    create_graph = _passed(Driver.create_graph)
-    destroy_graph = _passed(Driver.destroy_graph)
-    add_node = _passed(Driver.add_node)
-    nodes = _passed(Driver.nodes)
-    edges = _passed(Driver.edges)
-    node_op = _passed(Driver.node_op)
-    instantiate = _passed(Driver.instantiate)
-    destroy_exec = _passed(Driver.destroy_exec)
-    set_op = _passed(Driver.set_op)
-    launch_graph = _passed(Driver.launch_graph)
-    adopt_graph = _passed(Driver.adopt_graph)
-    words = _passed(Driver.words)
-    surround = _passed(Driver.surround)
-    adopt_exec = _passed(Driver.adopt_exec)
-
-
-CALLS: dict[str, Callable[..., Any]] = {
-    name: call for name, call in vars(Facade).items() if hasattr(call, "__wrapped__")
-}
-"""Every call of a driver, by its name."""
 
 
 class Layer(Facade):
@@ -177,23 +125,17 @@ class Device(Facade):
         work: WorkCalls,
         graphs: GraphCalls,
     ) -> None:
-        parts = {
-            MemoryCalls: memory,
-            StreamCalls: streams,
-            ModuleCalls: modules,
-            WorkCalls: work,
-            GraphCalls: graphs,
-        }
+        parts = memory, streams, modules, work, graphs
         made = {
             name: getattr(part, name)
-            for calls, part in parts.items()
+            for calls, part in zip(_PARTS, parts, strict=True)
             for name in vars(calls)
             if name in CALLS
         }
         super().__init__(SimpleNamespace(**made), abilities)
         self._things = {
             kind: getattr(part, kind)
-            for part in parts.values()
+            for part in parts
             for kind in _THINGS
             if hasattr(part, kind)
         }
