@@ -49,7 +49,7 @@ class Item:
             if self.error is None and work is not None:
                 work()
         except BaseException as error:
-            self.error = failure(error)
+            self.error = _failure(error)
             if not isinstance(error, Exception):
                 raise
         finally:
@@ -57,7 +57,7 @@ class Item:
             self.done = True
 
 
-def failure(error: BaseException) -> Refusal:
+def _failure(error: BaseException) -> Refusal:
     """Return what to report for an exception that work raised."""
     if isinstance(error, Refusal):
         return Refusal(error.result, error.explanation)
@@ -163,28 +163,13 @@ class Schedule:
 class _Earliest(Schedule):
     """Runs everything when it is submitted; so nothing ever has to wait."""
 
-    def submit(self, queue: Queue, work: Work) -> None:
-        if queue.tail is not None:
-            return  # it failed: what comes after is lost
-        try:
-            work()
-        except BaseException as error:
-            queue.tail = Item(0, None, ())
-            queue.tail.done, queue.tail.error = True, failure(error)
-            if not isinstance(error, Exception):
-                raise
-
-    def mark(self, queue: Queue) -> Item:
-        item = Item(0, None, () if queue.tail is None else (queue.tail,))
-        item.run()
-        return item
-
-    def follow(self, queue: Queue, item: Item) -> None:
-        if item.error:
-            queue.tail = item
-
     def order(self, before: Sequence[Sequence[int]]) -> Sequence[int]:
         return range(len(before))
+
+    def _append(self, queue: Queue, work: Work | None, after: tuple[Item, ...]) -> Item:
+        item = super()._append(queue, work, after)
+        item.run()
+        return item
 
 
 class _Random(Schedule):
