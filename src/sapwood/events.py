@@ -1,4 +1,4 @@
-"""What happened, as frozen records, and where the records go.
+"""What happened, as frozen records.
 
 A replay is no event: a hit makes no record, it only counts. Everything that costs
 more than a replay, or surprises, is one.
@@ -6,8 +6,6 @@ more than a replay, or surprises, is one.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sapwood.units import Size
@@ -107,23 +105,3 @@ Event = (
     | StoreTrouble
     | Closed
 )
-
-
-class Log:
-    """Called with each event, it remembers the last ``size`` of them.
-
-    Appending is atomic: threads may share one log.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._ring: deque[Event] = deque(maxlen=size)
-
-    def __call__(self, event: Event) -> None:
-        self._ring.append(event)
-
-    def __iter__(self) -> Iterator[Event]:
-        """Iterate over a copy of the remembered events, oldest first."""
-        return iter(self._ring.copy())
-
-    def __len__(self) -> int:
-        return len(self._ring)

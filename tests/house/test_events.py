@@ -1,4 +1,4 @@
-"""Events are plain frozen records, and a log forgets the oldest first."""
+"""Events are plain frozen records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from sapwood import events
-from sapwood.events import Closed, Event, Log
+from sapwood.events import Event
 
 
 def _sample(kind: type) -> Event:
@@ -34,21 +34,3 @@ def test_an_event_is_frozen_and_plain(kind):
         setattr(event, dataclasses.fields(kind)[0].name, "other")
     assert {event, _sample(kind)} == {event}
     assert json.loads(json.dumps(dataclasses.asdict(event)))
-
-
-def test_a_log_remembers_the_last():
-    """A log keeps so many events, oldest first, and may grow while it is read."""
-    log = Log(3)
-    for number in range(5):
-        log(Closed(number, 0))
-    for seen, event in enumerate(log):
-        log(event)
-        assert event.recordings == 2 + seen
-    assert len(log) == 3
-
-
-def test_a_log_of_none_remembers_nothing():
-    """Zero is a size."""
-    log = Log(0)
-    log(Closed(1, 0))
-    assert list(log) == []

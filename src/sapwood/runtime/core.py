@@ -11,6 +11,7 @@ import re
 import sys
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,7 +28,7 @@ from sapwood.driver.release import Release
 from sapwood.driver.results import no_device
 from sapwood.driver.streams import Stream
 from sapwood.errors import MisuseError, NoDevice, StoreWarning
-from sapwood.events import Closed, Event, Fallback, Log, StoreTrouble
+from sapwood.events import Closed, Event, Fallback, StoreTrouble
 from sapwood.knobs import Knobs
 from sapwood.memory.device import Device
 from sapwood.memory.storage import Storage
@@ -147,13 +148,14 @@ class Runtime:
         memory_limit: int | str | None = None,
         arrays: str | None = None,
     ) -> None:
-        self._knobs = settings = knobs.current()
+        settings = knobs.current()
         limit = knobs.limit("memory_limit", memory_limit) or settings.memory_limit
         heap = Settings.from_env()
-        self._events = Log(settings.events)
-        self._entries = _entries(store, settings, self._events)
+        self._events = deque[Event](maxlen=settings.events)
+        emit = self._events.append
+        self._entries = _entries(store, settings, emit)
         self._process = os.getpid()
-        self._driver = choose(device, settings, self._events)
+        self._driver = choose(device, settings, emit)
         owned = self._driver is not device
         try:
             self._integration = _integration(self._driver, arrays, limit)
@@ -171,7 +173,7 @@ class Runtime:
         self._recordings = Recordings(
             self._device,
             self._integration.integration(self._device),
-            self._events,
+            emit,
             timeline=settings.timeline,
             held_beyond=settings.held_beyond,
         )
@@ -203,7 +205,7 @@ class Runtime:
                 "cannot tell addresses from numbers. The emulated device can"
             )
         if reason:
-            self._events(StoreTrouble(reason))
+            self._events.append(StoreTrouble(reason))
             try:
                 said = f"the store is not used: {reason}"
                 warnings.warn(said, StoreWarning, stacklevel=3)
@@ -356,7 +358,8 @@ class Runtime:
 
     def events(self) -> tuple[Event, ...]:
         """Return the last events, oldest first."""
-        return tuple(self._events)
+        # A copy, made in one go: other threads may add to it meanwhile.
+        return tuple(self._events.copy())
 
     def memory_stats(self) -> dict[str, int]:
         """Return counts of pages, ranges and bytes.
@@ -394,7 +397,7 @@ class Runtime:
         memory = self.memory_stats()
         runners = sorted(self._runners, key=lambda runner: runner.call_log.number)
         with self._device.lock:
-            found = picture(self._recordings, runners, memory, self._events)
+            found = picture(self._recordings, runners, memory, self.events())
         if self._entries is not None:
             found["store"] = store_picture(self._entries)
         return found
@@ -440,7 +443,7 @@ class Runtime:
             release(device.returns.drain)
             recordings = len(self._recordings.nodes)
             release(self._recordings.close)
-            self._events(Closed(recordings, len(self._recordings.leases)))
+            self._events.append(Closed(recordings, len(self._recordings.leases)))
             release(device.close)
 
     def _open(self) -> None:
