@@ -74,21 +74,15 @@ class Eager:
         return f"<eager region {self.name}>"
 
 
-class _Method:
+class _Method(Eager):
     """An eager region bound to an object, which it keeps alive as a method does."""
-
-    writes = sees = True
-    shown = None
 
     def __init__(self, part: Eager, instance: Any) -> None:
         self.__self__, self._part = instance, part
         self.name, self.runs = part.name, functools.partial(part.runs, instance)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        watching = session.current()
-        if watching is None:
-            return self._part(self.__self__, *args, **kwargs)
-        return watching.live(self, args, kwargs)
+    def __get__(self, instance: Any, owner: type | None = None) -> _Method:
+        return self
 
     def held(self) -> Callable[[], Callable[..., Any] | None]:
         """Return what binds the eager region anew, while its object is alive."""
