@@ -125,26 +125,25 @@ class Device(Facade):
         work: WorkCalls,
         graphs: GraphCalls,
     ) -> None:
-        parts = memory, streams, modules, work, graphs
+        self._parts = memory, streams, modules, work, graphs
         made = {
             name: getattr(part, name)
-            for calls, part in zip(_PARTS, parts, strict=True)
+            for calls, part in zip(_PARTS, self._parts, strict=True)
             for name in vars(calls)
             if name in CALLS
         }
         super().__init__(SimpleNamespace(**made), abilities)
-        self._things = {
-            kind: getattr(part, kind)
-            for part in parts
-            for kind in _THINGS
-            if hasattr(part, kind)
-        }
         self._barred: Refusal | None = None
         devices.add(self)
 
     def live_handles(self) -> dict[str, int]:
         """Return how many of each kind of thing have not been given back."""
-        return {kind: len(things) for kind, things in self._things.items()}
+        return {
+            kind: len(getattr(part, kind))
+            for part in self._parts
+            for kind in _THINGS
+            if hasattr(part, kind)
+        }
 
     def orphan(self) -> None:
         """Refuse all further calls: this is a forked child, and not its device."""
