@@ -48,7 +48,10 @@ for _function in (_libc.mmap, _libc.munmap, _libc.mprotect, _libc.fallocate):
 
 
 def reserve(address: Addr, size: Size) -> None:
-    """Take addresses that nothing uses, without memory behind them."""
+    """Take addresses, without memory behind them.
+
+    Raises FileExistsError where something uses them.
+    """
     flags = _ANONYMOUS | _NORESERVE | _FIXED_NOREPLACE
     got = Addr(_libc.mmap(address, size, _NONE, flags, -1, 0))
     if got != address:

@@ -6,7 +6,6 @@ Addresses given back are reused last, so that use after that shows.
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 from bisect import bisect_left, insort
@@ -35,9 +34,13 @@ class Window:
         """Reserve free addresses that are a multiple of a page."""
         with self.lock:
             for address in self._candidates(size, page):
-                if self._reserve(address, size):
-                    self._last = address + size
-                    return address
+                try:
+                    linux.reserve(address, size)
+                except FileExistsError:
+                    continue
+                insort(self._taken, (address, address + size))
+                self._last = address + size
+                return address
         raise Result.OUT_OF_MEMORY.refusal(
             f"no {size_text(size)} of free addresses are left: give reservations back"
         )
@@ -70,16 +73,6 @@ class Window:
             # Somebody else's mapping may lie in a gap: look behind it, too.
             for address in range(align_up(lo, page), hi - size + 1, size):
                 yield Addr(address)
-
-    def _reserve(self, address: Addr, size: Size) -> bool:
-        try:
-            linux.reserve(address, size)
-        except OSError as error:
-            if error.errno in (None, errno.EEXIST):
-                return False
-            raise
-        insort(self._taken, (address, address + size))
-        return True
 
 
 WINDOW = Window()
