@@ -41,16 +41,11 @@ class SapwoodError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         # The default re-calls ``cls(*args)`` with the finished message, which no
         # constructor with fields survives: rebuild without it, fields included.
-        return _rebuild, (type(self), self.args, self.__dict__)
+        return _rebuilt, (type(self), self.args), self.__dict__
 
 
-def _rebuild(
-    cls: type[SapwoodError], args: tuple[Any, ...], fields: dict[str, Any]
-) -> SapwoodError:
-    error = BaseException.__new__(cls, *args)
-    error.args = args
-    error.__dict__.update(fields)
-    return error
+def _rebuilt(cls: type[SapwoodError], args: tuple[Any, ...]) -> SapwoodError:
+    return BaseException.__new__(cls, *args)
 
 
 class MisuseError(SapwoodError):
