@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Unpack
 
 from sapwood.runtime.core import Runtime
-from sapwood.runtime.graphed import Graphed, GraphOptions, graphed
-from sapwood.tree.call.options import Options
+from sapwood.runtime.graphed import GraphOptions, graphed
 
 if TYPE_CHECKING:
     from sapwood.runtime.files import Loaded
@@ -53,11 +52,6 @@ def graph(fn: Callable[..., Any] | None = None, **options: Unpack[GraphOptions])
     cannot be graphed, and for wrong options.
     """
     return graphed(default_runtime, fn, options)
-
-
-def graphed_again(fn: Callable[..., Any], options: Options) -> Graphed:
-    """Return a function that was pickled, graphed on the default runtime."""
-    return Graphed(fn, options, default_runtime)
 
 
 def load(path: str | os.PathLike[str]) -> Loaded:

@@ -249,8 +249,8 @@ class Graphed(CallState):
             found = getattr(found, each, None)
         if found is self:
             return name
-        again = importlib.import_module("sapwood.runtime.default").graphed_again
-        return again, (self.__wrapped__, replace(self._options, told=set()))
+        runtime = importlib.import_module("sapwood.runtime.default").default_runtime
+        return Graphed, (self.__wrapped__, replace(self._options, told=set()), runtime)
 
     def __repr__(self) -> str:
         return f"<graphed {self._options.name}>"
