@@ -20,7 +20,7 @@ from sapwood.allocator.caching.allocator import Allocator
 from sapwood.allocator.caching.blocks import Bin, Pool, Pools
 from sapwood.allocator.caching.gate import Gate
 from sapwood.allocator.caching.pending import Pending
-from sapwood.allocator.caching.records.ledger import Ledger
+from sapwood.allocator.caching.records import ledger
 from sapwood.allocator.caching.segments import Segments
 from sapwood.allocator.caching.state import State
 from tests.support.tree_mutants import Mutant, miswritten, mutant
@@ -187,8 +187,8 @@ CACHING_MUTANTS: Final = (
     ),
     mutant(
         "counted on the wrong stream",
-        Ledger._scopes,
-        "self._streams[bin_.stream],",
-        "self._streams[0],",
+        ledger._keys,
+        '("streams", bin_.stream),',
+        '("streams", 0),',
     ),
 )

@@ -7,12 +7,12 @@ order, so peaks are exact, in every scope: everything, class, pool, stream.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Any, Final
 
 from sapwood.allocator.caching.blocks import Bin
-from sapwood.allocator.caching.picture import PoolId, SizeClass
+from sapwood.allocator.caching.picture import PoolId
 from sapwood.allocator.caching.records.statistics import Account, Counters, Tally
 from sapwood.driver.api import StreamHandle
 
@@ -108,13 +108,26 @@ def _climb(uses: Iterable[Use]) -> tuple[Run, Run, Run]:
 
 _Scope = dict[str, Count]
 
+_Key = tuple[str, object]
+"""A scope: the field of `Counters` that it is in, and its key there."""
+
+_TOTAL: Final[_Key] = ("total", None)
+
 
 def _scope() -> _Scope:
     return {family.name: Count() for family in fields(Account)}
 
 
-def _account(scope: _Scope) -> Account:
-    return Account(**{family: count.tally() for family, count in scope.items()})
+def _keys(bin_: Bin) -> tuple[_Key, ...]:
+    """Return the scopes that a bin is counted in."""
+    pool, class_ = bin_.pool.id, bin_.size_class
+    return (
+        _TOTAL,
+        ("classes", class_),
+        ("pools", pool),
+        ("pool_classes", (pool, class_)),
+        ("streams", bin_.stream),
+    )
 
 
 class Ledger:
@@ -130,16 +143,13 @@ class Ledger:
         self.oversize_allocations, self.oversize_segments = Count(), Count()
         self.happened = Counter[str]()
         self.driver_seconds = 0.0
-        self._total = _scope()
-        self._classes: dict[SizeClass, _Scope] = {"small": _scope(), "large": _scope()}
-        self._pools = defaultdict[PoolId, _Scope](_scope)
-        self._pool_classes = defaultdict[tuple[PoolId, SizeClass], _Scope](_scope)
-        self._streams = defaultdict[StreamHandle, _Scope](_scope)
+        always = _TOTAL, ("classes", "small"), ("classes", "large")
+        self._scopes = defaultdict(_scope, {key: _scope() for key in always})
 
     def change(self, bin_: Bin, family: str, delta: int) -> None:
         """Change one counter of a bin that is in no journal."""
-        for scope in self._scopes(bin_):
-            scope[family].add(delta)
+        for key in _keys(bin_):
+            self._scopes[key][family].add(delta)
 
     def settle(self) -> None:
         """Fold the journals into the counters."""
@@ -158,60 +168,45 @@ class Ledger:
 
     def _fold(self, uses: Sequence[Use], families: _Takes) -> None:
         """Let a run of uses change some families, in every scope it belongs to."""
-        for scopes, mine in self._grouped(uses):
-            runs = _climb(mine)
-            for scope in scopes:
-                for family, of in families:
-                    scope[family].run(runs[of])
-
-    def _grouped(
-        self, uses: Sequence[Use]
-    ) -> Iterator[tuple[list[_Scope], Sequence[Use]]]:
-        """Yield the scopes that the same bins make up, and the uses of these."""
         distinct = {use[0] for use in uses}
-        members: dict[int, tuple[_Scope, set[Bin]]] = {}
+        members = defaultdict[_Key, set[Bin]](set)
         for bin_ in distinct:
-            for scope in self._scopes(bin_):
-                members.setdefault(id(scope), (scope, set()))[1].add(bin_)
-        groups: dict[frozenset[Bin], list[_Scope]] = {}
-        for scope, inside in members.values():
-            groups.setdefault(frozenset(inside), []).append(scope)
-        for chosen, scopes in groups.items():
-            everything = len(chosen) == len(distinct)
-            mine = uses if everything else [use for use in uses if use[0] in chosen]
-            yield scopes, mine
-
-    def _scopes(self, bin_: Bin) -> tuple[_Scope, ...]:
-        pool, class_ = bin_.pool.id, bin_.size_class
-        return (
-            self._total,
-            self._classes[class_],
-            self._pools[pool],
-            self._pool_classes[pool, class_],
-            self._streams[bin_.stream],
-        )
+            for key in _keys(bin_):
+                members[key].add(bin_)
+        # Scopes of the same bins share one climb.
+        climbs: dict[frozenset[Bin], tuple[Run, ...]] = {}
+        for key, inside in members.items():
+            chosen = frozenset(inside)
+            if chosen not in climbs:
+                everything = len(chosen) == len(distinct)
+                mine = uses if everything else [use for use in uses if use[0] in chosen]
+                climbs[chosen] = _climb(mine)
+            for family, of in families:
+                self._scopes[key][family].run(climbs[chosen][of])
 
     def allocated(self) -> int:
         """Return the bytes in blocks that somebody holds."""
         self.settle()
-        return self._total["allocated_bytes"].current
+        return self._scopes[_TOTAL]["allocated_bytes"].current
 
     def peak_allocated(self, more: int) -> int:
         """Return the most bytes allocated at once, when ``more`` will be."""
-        return max(self.allocated() + more, self._total["allocated_bytes"].peak)
+        return max(
+            self.allocated() + more, self._scopes[_TOTAL]["allocated_bytes"].peak
+        )
 
     def bequeath(self, stream: StreamHandle, successor: StreamHandle) -> None:
         """Let a stream's counters go on under its successor's; journals are folded."""
         self.settle()
-        for family, count in self._streams.pop(stream, {}).items():
-            self._streams[successor][family].inherit(count)
+        for family, count in self._scopes.pop(("streams", stream), {}).items():
+            self._scopes["streams", successor][family].inherit(count)
 
     def bury(self, pool: PoolId) -> None:
         """Forget the counters of a pool that is no more."""
         self.settle()
-        self._pools.pop(pool, None)
-        self._pool_classes.pop((pool, "small"), None)
-        self._pool_classes.pop((pool, "large"), None)
+        self._scopes.pop(("pools", pool), None)
+        for class_ in ("small", "large"):
+            self._scopes.pop(("pool_classes", (pool, class_)), None)
 
     def reset_peaks(self) -> None:
         """Let every peak be what is current."""
@@ -228,28 +223,25 @@ class Ledger:
         self.driver_seconds = 0.0
 
     def _counts(self) -> list[Count]:
-        scopes = [
-            self._total,
-            *self._classes.values(),
-            *self._pools.values(),
-            *self._pool_classes.values(),
-            *self._streams.values(),
-        ]
-        counts = [count for scope in scopes for count in scope.values()]
+        counts = [count for scope in self._scopes.values() for count in scope.values()]
         return [*counts, self.oversize_allocations, self.oversize_segments]
 
     def read(self) -> Counters:
         """Return all counters as plain values."""
         self.settle()
+        accounts = defaultdict[str, dict[Any, Account]](dict)
+        for (place, key), scope in self._scopes.items():
+            tallies = {family: count.tally() for family, count in scope.items()}
+            accounts[place][key] = Account(**tallies)
         return Counters(
-            total=_account(self._total),
-            classes={key: _account(s) for key, s in self._classes.items()},
-            pools={key: _account(s) for key, s in self._pools.items()},
-            pool_classes={key: _account(s) for key, s in self._pool_classes.items()},
-            streams={key: _account(s) for key, s in self._streams.items()},
+            total=accounts["total"][None],
+            classes=accounts["classes"],
+            pools=accounts["pools"],
+            pool_classes=accounts["pool_classes"],
+            streams=accounts["streams"],
             oversize_allocations=self.oversize_allocations.tally(),
             oversize_segments=self.oversize_segments.tally(),
-            hits=self._total["allocation"].allocated - self.happened["misses"],
+            hits=accounts["total"][None].allocation.allocated - self.happened["misses"],
             **self.happened,
             driver_seconds=self.driver_seconds,
         )
