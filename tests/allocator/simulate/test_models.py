@@ -16,7 +16,7 @@ from sapwood.allocator.caching.sizes import rounded
 from sapwood.allocator.simulate import Buffer, Trace, read_trace
 from sapwood.allocator.simulate.models.classic import Classic
 from sapwood.allocator.simulate.models.expandable import Expandable
-from sapwood.allocator.simulate.models.model import Model, round_up
+from sapwood.allocator.simulate.models.model import Model
 from sapwood.allocator.simulate.models.ranges import BestFit, FirstFit, Stitched
 from sapwood.errors import OutOfMemory
 from sapwood.testing.traces import FAMILIES, make_trace
@@ -147,30 +147,23 @@ def test_holes_are_unmapped_and_mapped_again():
     assert held.allocate(60 * MIB - 20 * MIB, 0) == grown
 
 
-@given(size=st.integers(1, 1 << 40), power=st.integers(0, 10))
-def test_the_allocator_rounds_alike(size, power):
-    """The models' rounding and the allocator's, written apart, agree on every size."""
-    for settings in (DEFAULT, DEFAULT.replace(roundup_power2_divisions=1 << power)):
-        assert round_up(size, settings) == rounded(size, settings.divisions(size))
-
-
 @given(size=st.integers(1, 1 << 40), power=st.integers(0, 5))
 def test_sizes_round_up_a_little(size, power):
     """With divisions, a size rounds up by at most one of its steps, or to 512."""
     settings = DEFAULT.replace(roundup_power2_divisions=1 << power)
-    rounded = round_up(size, settings)
-    assert rounded >= max(size, 512)
-    assert rounded - size < max(512, (1 << size.bit_length() - 1) >> power)
+    block = rounded(size, settings.divisions(size))
+    assert block >= max(size, 512)
+    assert block - size < max(512, (1 << size.bit_length() - 1) >> power)
 
 
 def test_divisions_are_steps_between_powers_of_two():
     """Sizes round up to the next step; those below 512 times the steps to 512."""
     settings = DEFAULT.replace(roundup_power2_divisions=4)
     sizes = (1, 1200, 2100, 4096, 4097, 7000)
-    assert [round_up(size, DEFAULT) for size in sizes] == [
+    assert [rounded(size, DEFAULT.divisions(size)) for size in sizes] == [
         512, 1536, 2560, 4096, 4608, 7168,
     ]  # fmt: skip
-    assert [round_up(size, settings) for size in sizes] == [
+    assert [rounded(size, settings.divisions(size)) for size in sizes] == [
         512, 1536, 2560, 4096, 5120, 7168,
     ]  # fmt: skip
 

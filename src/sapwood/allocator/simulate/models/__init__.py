@@ -1,5 +1,5 @@
 """Small, independent models of other allocators, to compare ours with.
 
 They are written from what is published about the behaviour of the originals, not
-from ours; each fits on a page.
+from ours, with which they share but the sizes of PyTorch's blocks; each fits on a page.
 """

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from sapwood.allocator.caching.picture import SizeClass
 from sapwood.allocator.caching.settings import Settings
-from sapwood.allocator.simulate.models.model import GRANULE, MIB, is_small, round_up
+from sapwood.allocator.caching.sizes import class_of, segment_size
+from sapwood.allocator.simulate.models.model import GRANULE
 from sapwood.allocator.simulate.models.pieces import Piece, Shelf, Shelved
 from sapwood.errors import OutOfMemory
 from sapwood.units import align_up
 
-_OWN_SEGMENT = 10 * MIB
-_LEAST_REST = {True: 512, False: MIB + 1}
+_LEAST_REST: dict[SizeClass, int] = {"small": 512, "large": (1 << 20) + 1}
 """The smallest rest that is split off, of small blocks and of large ones."""
 
 
@@ -24,18 +25,19 @@ class Classic(Shelved):
 
     def __init__(self, settings: Settings, total: int) -> None:
         super().__init__(settings, total)
-        self._shelves: defaultdict[tuple[bool, int], Shelf] = defaultdict(Shelf)
+        self._shelves: defaultdict[tuple[SizeClass, int], Shelf] = defaultdict(Shelf)
         self._next = GRANULE
 
     def allocate(self, size: int, stream: int) -> int:
         """Return the address of a block of the best fit, or of a new segment."""
-        rounded = round_up(size, self.settings)
-        small = is_small(rounded)
-        shelf = self._shelves[small, stream]
+        rounded = self.block_size(size)
+        size_class = class_of(rounded)
+        shelf = self._shelves[size_class, stream]
         piece = self._fit(shelf, rounded) or self._grow(shelf, rounded)
         limit = self.settings.max_split_size
-        splits = small or limit is None or rounded < limit
-        return self.hand_out(piece, rounded, _LEAST_REST[small] if splits else None)
+        splits = size_class == "small" or limit is None or rounded < limit
+        least = _LEAST_REST[size_class] if splits else None
+        return self.hand_out(piece, rounded, least)
 
     def _fit(self, shelf: Shelf, rounded: int) -> Piece | None:
         piece = next(shelf.from_size(rounded), None)
@@ -48,7 +50,7 @@ class Classic(Shelved):
         return piece if piece.size < most else None
 
     def _grow(self, shelf: Shelf, rounded: int) -> Piece:
-        size = self._segment_size(rounded)
+        size = segment_size(rounded, self.settings.large_segment_size, page=1)
         try:
             self.take(size)
         except OutOfMemory:
@@ -58,13 +60,6 @@ class Classic(Shelved):
         piece = Piece(self._next, size, shelf)
         self._next += align_up(size, GRANULE) + GRANULE
         return shelf.settle(piece)
-
-    def _segment_size(self, rounded: int) -> int:
-        if is_small(rounded):
-            return GRANULE
-        if rounded < _OWN_SEGMENT:
-            return self.settings.large_segment_size
-        return align_up(rounded, GRANULE)
 
     def _release_cached(self) -> None:
         for shelf in self._shelves.values():

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from bisect import insort
 
+from sapwood.allocator.caching.picture import SizeClass
 from sapwood.allocator.caching.settings import Settings
-from sapwood.allocator.simulate.models.model import GRANULE, Model, is_small, round_up
+from sapwood.allocator.caching.sizes import class_of
+from sapwood.allocator.simulate.models.model import GRANULE, Model
 from sapwood.allocator.simulate.models.pieces import Piece, Shelf, Shelved
 from sapwood.errors import OutOfMemory
 from sapwood.units import align_down, align_up
@@ -25,18 +27,19 @@ class Expandable(Shelved):
 
     def __init__(self, settings: Settings, total: int) -> None:
         super().__init__(settings, total)
-        self._ranges: dict[tuple[bool, int], _Range] = {}
+        self._ranges: dict[tuple[SizeClass, int], _Range] = {}
 
     def allocate(self, size: int, stream: int) -> int:
         """Return the address of a block in the range of its stream and class."""
-        rounded = round_up(size, self.settings)
-        small = is_small(rounded)
-        found = self._ranges.get((small, stream))
+        rounded = self.block_size(size)
+        place = class_of(rounded), stream
+        found = self._ranges.get(place)
         if found is None:
+            small = place[0] == "small"
             granule = GRANULE if small else self.settings.large_segment_size
             base = align_up(_SPAN * (1 + len(self._ranges)), granule)
             found = _Range(base, granule, self)
-            self._ranges[small, stream] = found
+            self._ranges[place] = found
         piece = found.fit(rounded) or self._grow(found, rounded)
         return self.hand_out(piece, rounded, _LEAST_REST)
 

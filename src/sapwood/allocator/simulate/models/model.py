@@ -1,4 +1,4 @@
-"""What a model of an allocator promises, and what PyTorch's two have in common."""
+"""What a model of an allocator promises, and what all of them have in common."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from abc import ABC, abstractmethod
 from collections import Counter
 
 from sapwood.allocator.caching.settings import Settings
+from sapwood.allocator.caching.sizes import rounded
 from sapwood.errors import OutOfMemory
-from sapwood.units import align_up, size_text
+from sapwood.units import Size, size_text
 
-MIB = 1 << 20
-GRANULE = 2 * MIB
-_LEAST = 512
+GRANULE = 2 << 20
 
 
 class Model(ABC):
@@ -34,6 +33,10 @@ class Model(ABC):
     def free(self, address: int) -> None:
         """Give an allocation back, in the order of its own stream."""
 
+    def block_size(self, size: int) -> Size:
+        """Return the size of the block for a request, as PyTorch rounds it."""
+        return rounded(size, self.settings.divisions(size))
+
     @property
     def left(self) -> int:
         """The bytes that the device still has."""
@@ -52,19 +55,3 @@ class Model(ABC):
     def give(self, size: int) -> None:
         """Hold ``size`` bytes less."""
         self.reserved -= size
-
-
-def is_small(rounded: int) -> bool:
-    """Return whether a rounded size belongs to the small blocks."""
-    return rounded <= MIB
-
-
-def round_up(size: int, settings: Settings) -> int:
-    """Return the size of the block for a request, as PyTorch rounds it."""
-    if size < _LEAST:
-        return _LEAST
-    divisions = settings.divisions(size)
-    if divisions <= 1 or size <= _LEAST * divisions:
-        return align_up(size, _LEAST)
-    floor = 1 << (size.bit_length() - 1)
-    return align_up(size, max(floor // divisions, 1))

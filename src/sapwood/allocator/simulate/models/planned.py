@@ -7,9 +7,8 @@ from typing import Final
 
 from sapwood.allocator import planner
 from sapwood.allocator.caching.settings import Settings
-from sapwood.allocator.simulate.models.model import Model, round_up
+from sapwood.allocator.simulate.models.model import Model
 from sapwood.allocator.simulate.trace import Trace
-from sapwood.units import Size
 
 _STEPS: Final = 20
 """How long the planner searches: without a clock, a layout is always the same."""
@@ -26,8 +25,7 @@ class Planned(Model):
         super().__init__(settings, total)
         served = (trace.buffers[step] for step in trace.steps if step >= 0)
         buffers = [
-            planner.Buffer(b.lower, b.upper, Size(round_up(b.size, settings)))
-            for b in served
+            planner.Buffer(b.lower, b.upper, self.block_size(b.size)) for b in served
         ]
         self._plan = planner.plan(buffers, seconds=math.inf, steps=_STEPS)
         self._served = 0

@@ -9,7 +9,8 @@ from __future__ import annotations
 from operator import attrgetter
 
 from sapwood.allocator.caching.settings import Settings
-from sapwood.allocator.simulate.models.model import GRANULE, Model, is_small, round_up
+from sapwood.allocator.caching.sizes import class_of
+from sapwood.allocator.simulate.models.model import GRANULE, Model
 from sapwood.allocator.simulate.models.pieces import Piece, Shelf, Shelved
 from sapwood.units import align_up
 
@@ -28,7 +29,7 @@ class BestFit(Shelved):
     def allocate(self, size: int, stream: int) -> int:
         """Return the address of what fits, or grow the range."""
         del stream
-        rounded = round_up(size, self.settings)
+        rounded = self.block_size(size)
         piece = self._fit(rounded) or self._grow(rounded)
         return self.hand_out(piece, rounded, 1)
 
@@ -68,7 +69,7 @@ class Stitched(Model):
 
     def allocate(self, size: int, stream: int) -> int:
         """Return an address in the small blocks' range, or of newly mapped pages."""
-        if is_small(round_up(size, self.settings)):
+        if class_of(self.block_size(size)) == "small":
             address = self._small.allocate(size, stream)
             height = align_up(self._small.reserved, GRANULE)
             self._create(height - self._small_pages)
