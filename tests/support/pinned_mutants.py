@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from sapwood.allocator.caching.pending import Pending
-from sapwood.allocator.pinned.intake import Freed, Intake
+from sapwood.allocator.pinned.intake import Intake
 from sapwood.allocator.pinned.stock import Pool, Stock
 from tests.support.tree_mutants import mutant
 
@@ -24,7 +24,7 @@ PINNED_MUTANTS: Final = (
     ),
     mutant(
         "events not asked",
-        Freed._is_done,
+        Intake._is_done,
         "self._driver.query_event(use.event)",
         "True",
     ),

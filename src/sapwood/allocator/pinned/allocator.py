@@ -144,7 +144,7 @@ class PinnedAllocator:
         """Let copies on a stream that ends count as those of one that follows it."""
         with self._lock:
             self._stock.forget(stream, successor)
-        self._intake.freed.forget(stream, successor)
+        self._intake.forget(stream, successor)
 
     def owns(self, address: Addr) -> bool:
         """Return whether an address lies in a block that is handed out."""
@@ -243,7 +243,7 @@ class PinnedAllocator:
         CUDA waits for the device before it takes memory back. Else nothing is waited
         for, unless the device failed to mark a copy before.
         """
-        if self._intake.freed.stranded:
+        if self._intake.stranded:
             self._intake.wait()
         self._intake.poll()
         return self._intake.evict()
@@ -254,7 +254,7 @@ class PinnedAllocator:
             self._intake.poll()
         except DriverError as error:
             self._report(error)
-        return bool(self._intake.freed)
+        return self._intake.is_waiting()
 
     def memory_stats(self) -> dict[str, int]:
         """Return the counters under PyTorch's names: ``active_bytes.current``."""

@@ -23,126 +23,12 @@ from sapwood.units import Size
 T = TypeVar("T")
 
 
-class Freed:
-    """The blocks of one device that are freed and not free; then they are ``ready``.
-
-    What is ``stranded`` is free only when the whole device was waited for.
-    """
-
-    def __init__(self, driver: Driver, ready: deque[Block]) -> None:
-        self._driver, self._ready = driver, ready
-        self.stranded: deque[Block] = deque()
-        # What was freed without the turn; whoever has it enters these in the books.
-        self._new: deque[list[Use[Block]]] = deque()
-        self._turn = threading.Lock()
-        self._books = Pending[Block]()
-
-    def __bool__(self) -> bool:
-        """Whether anything may become ready by itself."""
-        return bool(self._new or self._books)
-
-    def add(self, block: Block) -> None:
-        """Let a block wait for all its users; raises `DriverError`, having done so."""
-        uses = [Use(block, stream) for stream in block.users]
-        block.users = set()
-        try:
-            for use in uses:
-                use.event = self._mark(use.stream)
-        except DriverError:
-            self._books.spare += [use.event for use in uses if use.event is not None]
-            self.stranded.append(block)
-            raise
-        self._new.append(uses)
-
-    def poll(self) -> None:
-        """Find the blocks that are free now, without waiting.
-
-        Raises `DriverError` where the device cannot say; that block is stranded.
-        """
-        if self and self._turn.acquire(blocking=False):
-            try:
-                self._enter()
-                self._advance()
-            finally:
-                self._turn.release()
-
-    def wait(self) -> None:
-        """Wait for the copies that use blocks: all are free then.
-
-        Blocks whose streams capture stay. Raises `DriverError` where waiting fails.
-        """
-        with self._turn:
-            if self.stranded:
-                self._driver.synchronize()
-                self._ready += _drained(self.stranded)
-            self._enter()
-            for queue in self._books.queues():
-                for use in reversed(queue):
-                    if use.event is not None:
-                        self._driver.synchronize_event(use.event)
-                        break
-            self._advance()
-
-    def abandon(self) -> None:
-        """Let all blocks that are left be free: the device is done with."""
-        with self._turn:
-            self._enter()
-            self._books.end(self._books.marked())
-            self._ready += [*self._books.take_ready(), *_drained(self.stranded)]
-
-    def forget(self, stream: StreamHandle, successor: StreamHandle) -> None:
-        """Let what waits for a stream's capture wait for its successor."""
-        with self._turn:
-            self._enter()
-            self._books.rename(stream, successor)
-
-    def close(self) -> None:
-        """Destroy the events that nobody waits for."""
-        spare, self._books.spare = self._books.spare, []
-        with Release() as release:
-            release.each(self._driver.destroy_event, spare)
-
-    def _mark(self, stream: StreamHandle) -> EventHandle | None:
-        """Return an event after the stream's work so far; None while it captures."""
-        if self._driver.capture_status(stream) is not CaptureStatus.NONE:
-            return None
-        return record(self._driver, stream, self._books.spare)
-
-    def _enter(self) -> None:
-        for uses in _drained(self._new):
-            self._books.begin(uses)
-
-    def _advance(self) -> None:
-        for queue in self._books.queues():
-            while queue and self._is_done(queue[0]):
-                self._books.end([queue[0]])
-        self._ready += self._books.take_ready()
-
-    def _is_done(self, use: Use[Block]) -> bool:
-        try:
-            if use.event is None:
-                use.event = self._mark(use.stream)
-            return use.event is not None and self._driver.query_event(use.event)
-        except DriverError:
-            self._ready += self._books.take_ready()
-            self._books.forget(use.block)
-            self.stranded += self._books.take_ready()
-            raise
-
-
-def _drained(queue: deque[T]) -> list[T]:
-    """Take out what is in a queue, to which other threads may append."""
-    found: list[T] = []
-    with suppress(IndexError):
-        while queue:
-            found.append(queue.popleft())
-    return found
-
-
 class Intake:
     """The way back into a stock, guarded by ``lock``.
 
-    ``bound`` are the most idle bytes that are kept; None: all.
+    Freed blocks wait in the books for the copies that use them; whoever has the turn
+    asks about these. What is ``stranded`` is free only when the whole device was waited
+    for. ``bound`` are the most idle bytes that are kept; None: all.
     """
 
     def __init__(self, driver: Driver, stock: Stock, bound: Size | None) -> None:
@@ -150,7 +36,15 @@ class Intake:
         self.lock = threading.Lock()
         self.closed = False
         self._returned = deque[Block]()
-        self.freed = Freed(driver, self._returned)
+        self.stranded = deque[Block]()
+        # What was freed without the turn; whoever has it enters these in the books.
+        self._new = deque[list[Use[Block]]]()
+        self._turn = threading.Lock()
+        self._books = Pending[Block]()
+
+    def is_waiting(self) -> bool:
+        """Return whether anything may become free by itself."""
+        return bool(self._new or self._books)
 
     def let_go(self, block: Block) -> None:
         """Let a block that nobody holds be reused when nothing uses it.
@@ -161,7 +55,7 @@ class Intake:
             self._returned.append(block)
             self.settle()
         elif not self.closed:
-            self.freed.add(block)
+            self._await(block)
         else:
             with Release() as release:
                 release.each(self._driver.synchronize_stream, block.users)
@@ -169,16 +63,43 @@ class Intake:
                 release(self.settle)
 
     def poll(self) -> None:
-        """Take in what is free by now."""
+        """Take in what is free by now, without waiting.
+
+        Raises `DriverError` where the device cannot say; that block is stranded.
+        """
         try:
-            self.freed.poll()
+            if self.is_waiting() and self._turn.acquire(blocking=False):
+                try:
+                    self._enter()
+                    self._advance()
+                finally:
+                    self._turn.release()
         finally:
             self.settle()
 
     def wait(self) -> None:
-        """Wait for the copies that use freed blocks, and take these in."""
-        self.freed.wait()
+        """Wait for the copies that use freed blocks, and take these in.
+
+        Blocks whose streams capture stay. Raises `DriverError` where waiting fails.
+        """
+        with self._turn:
+            if self.stranded:
+                self._driver.synchronize()
+                self._returned += _drained(self.stranded)
+            self._enter()
+            for queue in self._books.queues():
+                for use in reversed(queue):
+                    if use.event is not None:
+                        self._driver.synchronize_event(use.event)
+                        break
+            self._advance()
         self.settle()
+
+    def forget(self, stream: StreamHandle, successor: StreamHandle) -> None:
+        """Let what waits for a stream's capture wait for its successor."""
+        with self._turn:
+            self._enter()
+            self._books.rename(stream, successor)
 
     def settle(self) -> None:
         """Take in what came back, unless somebody has the lock, who will."""
@@ -224,8 +145,62 @@ class Intake:
         with Release() as release:
             release(self._driver.synchronize)
             release(self.wait)
-            self.freed.abandon()
+            with self._turn:
+                self._enter()
+                self._books.end(self._books.marked())
+                self._returned += self._books.take_ready()
+                self._returned += _drained(self.stranded)
             with self.lock:
                 rest = self.absorb()
             release(self.give, rest)
-            release(self.freed.close)
+            spare, self._books.spare = self._books.spare, []
+            release.each(self._driver.destroy_event, spare)
+
+    def _await(self, block: Block) -> None:
+        """Let a block wait for all its users; raises `DriverError`, having done so."""
+        uses = [Use(block, stream) for stream in block.users]
+        block.users = set()
+        try:
+            for use in uses:
+                use.event = self._mark(use.stream)
+        except DriverError:
+            self._books.spare += [use.event for use in uses if use.event is not None]
+            self.stranded.append(block)
+            raise
+        self._new.append(uses)
+
+    def _mark(self, stream: StreamHandle) -> EventHandle | None:
+        """Return an event after the stream's work so far; None while it captures."""
+        if self._driver.capture_status(stream) is not CaptureStatus.NONE:
+            return None
+        return record(self._driver, stream, self._books.spare)
+
+    def _enter(self) -> None:
+        for uses in _drained(self._new):
+            self._books.begin(uses)
+
+    def _advance(self) -> None:
+        for queue in self._books.queues():
+            while queue and self._is_done(queue[0]):
+                self._books.end([queue[0]])
+        self._returned += self._books.take_ready()
+
+    def _is_done(self, use: Use[Block]) -> bool:
+        try:
+            if use.event is None:
+                use.event = self._mark(use.stream)
+            return use.event is not None and self._driver.query_event(use.event)
+        except DriverError:
+            self._returned += self._books.take_ready()
+            self._books.forget(use.block)
+            self.stranded += self._books.take_ready()
+            raise
+
+
+def _drained(queue: deque[T]) -> list[T]:
+    """Take out what is in a queue, to which other threads may append."""
+    found: list[T] = []
+    with suppress(IndexError):
+        while queue:
+            found.append(queue.popleft())
+    return found
