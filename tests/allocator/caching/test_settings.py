@@ -230,9 +230,10 @@ def test_divisions_are_those_of_the_interval(given_divisions, size):
 def test_divisions_are_a_mapping_of_intervals():
     """They have the sixteen intervals of MiB as keys, or none."""
     assert dict(NO_DIVISIONS) == {}
-    assert dict(Divisions.everywhere(4)) == {1 << power: 4 for power in range(16)}
-    assert 3 not in Divisions.everywhere(4)
-    assert 1 << 16 not in Divisions.everywhere(4)
+    everywhere = Divisions.by_interval({">": 4})
+    assert dict(everywhere) == {1 << power: 4 for power in range(16)}
+    assert 3 not in everywhere
+    assert 1 << 16 not in everywhere
 
 
 @pytest.mark.parametrize("name", [setting.name for setting in fields(Settings)])

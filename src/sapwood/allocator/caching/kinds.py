@@ -150,21 +150,12 @@ class Divisions(Mapping[int, int]):
         return f"[{','.join(pairs)},>:{steps[-1]}]"
 
     @classmethod
-    def everywhere(cls, steps: object) -> Divisions:
-        """Return the same number of divisions for every size.
-
-        Raises `MisuseError` unless it is 0 or a power of two.
-        """
-        count = _steps(steps)
-        return cls([count] * _INTERVALS) if count else NO_DIVISIONS
-
-    @classmethod
     def by_interval(cls, given: Mapping[object, object]) -> Divisions:
         """Return divisions from intervals in MiB, the last of which may be ``">"``.
 
         Sizes below the first interval are divided as it is; ``">"`` covers all
-        above the largest; intervals that are not named are not rounded so. Raises
-        `MisuseError` for intervals and divisions that are no powers of two.
+        above the largest, or every size; intervals that are not named are not rounded
+        so. Raises `MisuseError` for intervals and divisions that are no powers of two.
         """
         rest = _steps(given.get(">", 0))
         named = {
@@ -172,12 +163,12 @@ class Divisions(Mapping[int, int]):
             for interval, steps in given.items()
             if interval != ">"
         }
-        if not named:
-            return cls.everywhere(rest)
-        first, last = min(named), max(named)
-        below = [named[first]] * first
-        inside = [named.get(power, 0) for power in range(first, last + 1)]
-        steps = [*below, *inside, *[rest] * (_INTERVALS - last - 1)]
+        steps = [rest] * _INTERVALS
+        if named:
+            first, last = min(named), max(named)
+            steps[: last + 1] = [
+                named.get(max(power, first), 0) for power in range(last + 1)
+            ]
         return cls(steps) if any(steps) else NO_DIVISIONS
 
 
@@ -299,9 +290,7 @@ def _divisions(given: Any) -> Divisions:
         return given
     if isinstance(given, str):
         given = _read_divisions(given)
-    if isinstance(given, Mapping):
-        return Divisions.by_interval(given)
-    return Divisions.everywhere(given)
+    return Divisions.by_interval(given if isinstance(given, Mapping) else {">": given})
 
 
 DIVISIONS = Kind(
