@@ -7,7 +7,7 @@ unmapped; the holes are mapped again before a range grows at its end.
 
 from __future__ import annotations
 
-from bisect import insort
+from operator import attrgetter
 
 from sapwood.allocator.caching.picture import SizeClass
 from sapwood.allocator.caching.settings import Settings
@@ -57,32 +57,30 @@ class Expandable(Shelved):
 
 
 class _Range:
-    """Pieces in a row: used ones, free ones on the shelf, and unmapped ones."""
+    """Pieces in a row: used ones, free ones on a shelf, and holes on another."""
 
     def __init__(self, base: int, granule: int, account: Model) -> None:
         self.granule, self.account = granule, account
-        self.shelf = Shelf()
-        hole = Piece(base, align_down(_SPAN // 2, granule), self.shelf)
-        hole.mapped = False
-        self._holes = [hole]
+        self.shelf, self.holes = Shelf(), Shelf()
+        self.holes.put(Piece(base, align_down(_SPAN // 2, granule), self.holes))
 
     def fit(self, size: int) -> Piece | None:
         """Return the best fit: rather not at the end that can grow."""
         best: Piece | None = None
         for piece in self.shelf.from_size(size):
-            if best is not None and _potential(piece) >= _potential(best):
+            if best is not None and self._potential(piece) >= self._potential(best):
                 break
             best = piece
         return best
 
     def grow(self, size: int) -> None:
         """Map granules at the lowest run of free and unmapped pieces that suffices."""
-        for hole in self._holes:
+        for hole in sorted(self.holes, key=attrgetter("address")):
             run = [hole.before if hole.before and hole.before.free else hole]
             while (
                 sum(piece.size for piece in run) < size
                 and (after := run[-1].after) is not None
-                and (after.free or not after.mapped)
+                and after.free
             ):
                 run.append(after)
             if sum(piece.size for piece in run) >= size:
@@ -100,11 +98,10 @@ class _Range:
     def _map_run(self, run: list[Piece], size: int) -> None:
         missing = size
         for piece in run:
-            if piece.mapped:
-                missing -= piece.size
-                continue
-            count = min(align_up(missing, self.granule), piece.size)
-            self._map(piece, count)
+            count = piece.size
+            if piece.shelf is self.holes:
+                count = min(align_up(missing, self.granule), count)
+                self._map(piece, count)
             missing -= count
 
     def _map(self, hole: Piece, size: int) -> None:
@@ -112,13 +109,10 @@ class _Range:
         self.account.calls["create"] += size // self.granule
         self.account.calls["map"] += size // self.granule
         self.account.calls["set_access"] += 1
-        at = self._holes.index(hole)
-        del self._holes[at]
+        self.holes.take(hole)
         if size < hole.size:
-            rest = hole.split(size)
-            rest.mapped = False
-            self._holes.insert(at, rest)
-        hole.mapped = True
+            self.holes.put(hole.split(size))
+        hole.shelf = self.shelf
         self.shelf.settle(hole)
 
     def _unmap(self, piece: Piece, lo: int, hi: int) -> None:
@@ -128,21 +122,14 @@ class _Range:
         if lo > piece.address:
             front, piece = piece, piece.split(lo - piece.address)
             self.shelf.put(front)
-        piece.mapped = False
         self.account.give(piece.size)
         self.account.calls["unmap"] += piece.size // self.granule
         self.account.calls["release"] += piece.size // self.granule
-        after, before = piece.after, piece.before
-        if after is not None and not after.mapped:
-            self._holes.remove(after)
-            piece.absorb(after)
-        if before is not None and not before.mapped:
-            before.absorb(piece)
-        else:
-            insort(self._holes, piece, key=lambda hole: hole.address)
+        piece.shelf = self.holes
+        self.holes.settle(piece)
 
-
-def _potential(piece: Piece) -> int:
-    """Return the size that a piece can grow to."""
-    after = piece.after
-    return piece.size + (after.size if after is not None and not after.mapped else 0)
+    def _potential(self, piece: Piece) -> int:
+        """Return the size that a piece can grow to."""
+        after = piece.after
+        grows = after is not None and after.shelf is self.holes
+        return piece.size + after.size if after and grows else piece.size

@@ -12,16 +12,16 @@ from sapwood.allocator.simulate.models.model import Model
 class Piece:
     """An interval of addresses, with its neighbours in the same segment.
 
-    ``free``: it lies on its shelf. ``mapped``: there is memory behind it.
+    ``free``: it lies on its shelf.
     """
 
-    __slots__ = ("address", "after", "before", "free", "mapped", "shelf", "size")
+    __slots__ = ("address", "after", "before", "free", "shelf", "size")
 
     def __init__(self, address: int, size: int, shelf: Shelf) -> None:
         self.address, self.size, self.shelf = address, size, shelf
         self.before: Piece | None = None
         self.after: Piece | None = None
-        self.free, self.mapped = False, True
+        self.free = False
 
     @property
     def end(self) -> int:
@@ -70,12 +70,12 @@ class Shelf:
         return (self._sorted[i][2] for i in range(index, len(self._sorted)))
 
     def settle(self, piece: Piece) -> Piece:
-        """Offer a piece, merged with its free neighbours; return what it became."""
+        """Offer a piece, merged with its neighbours here; return what it became."""
         before, after = piece.before, piece.after
-        if after is not None and after.free:
+        if after is not None and after.free and after.shelf is self:
             self.take(after)
             piece.absorb(after)
-        if before is not None and before.free:
+        if before is not None and before.free and before.shelf is self:
             self.take(before)
             before.absorb(piece)
             piece = before
