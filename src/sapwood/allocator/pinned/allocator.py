@@ -367,7 +367,7 @@ class PinnedAllocator:
 
     def _shortage(self, pool: Pool, request: Request) -> OutOfMemory:
         with self._lock:
-            used = self._stock.statistics.active_bytes.current
+            used = self._stock.statistics.counts["active_bytes"].current
             cached = [block.size for block in pool]
         helps = "Free blocks that nobody needs, or ask" if used else "Ask"
         return OutOfMemory(

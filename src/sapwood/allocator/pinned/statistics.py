@@ -7,7 +7,7 @@ Times are microseconds of the driver's calls.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sapwood.allocator.caching.records.ledger import Count
@@ -28,53 +28,48 @@ class _Times:
         self.count += 1
 
 
-@dataclass(slots=True)
-class Statistics:
-    """What happened since the allocator was made, or the last reset."""
+_COUNTED = (
+    *("allocations", "allocated_bytes"),
+    *("active_requests", "active_bytes", "requested_bytes"),
+)
 
-    allocations: Count = field(default_factory=Count)
-    allocated_bytes: Count = field(default_factory=Count)
-    active_requests: Count = field(default_factory=Count)
-    active_bytes: Count = field(default_factory=Count)
-    requested_bytes: Count = field(default_factory=Count)
-    host_alloc_time: _Times = field(default_factory=_Times)
-    host_free_time: _Times = field(default_factory=_Times)
+
+class Statistics:
+    """What happened since the allocator was made, or the last reset, by family."""
+
+    def __init__(self) -> None:
+        self.counts = {family: Count() for family in _COUNTED}
+        self._times = {"alloc": _Times(), "free": _Times()}
 
     def count_segment(self, sign: int, size: int, seconds: float) -> None:
         """Count a segment that came from the system (1), or went back (-1)."""
-        self.allocations.add(sign)
-        self.allocated_bytes.add(sign * size)
-        time = self.host_alloc_time if sign > 0 else self.host_free_time
-        time.add(seconds)
+        self.counts["allocations"].add(sign)
+        self.counts["allocated_bytes"].add(sign * size)
+        self._times["alloc" if sign > 0 else "free"].add(seconds)
 
     def count_block(self, sign: int, size: int, requested: int) -> None:
         """Count a block that somebody holds (1), or that is free again (-1)."""
-        self.active_requests.add(sign)
-        self.active_bytes.add(sign * size)
-        self.requested_bytes.add(sign * requested)
+        self.counts["active_requests"].add(sign)
+        self.counts["active_bytes"].add(sign * size)
+        self.counts["requested_bytes"].add(sign * requested)
 
     def nested(self) -> dict[str, Any]:
         """Return all counters, by family; bytes where the name says so."""
-        counts = self._counts().items()
+        counts = self.counts.items()
         told: dict[str, Any] = {name: count.tally()._asdict() for name, count in counts}
-        for call in ("alloc", "free"):
-            name = f"host_{call}_time"
-            told[name] = times = asdict(getattr(self, name))
-            times["avg"] = times["total"] // max(times["count"], 1)
-            told[f"num_host_{call}"] = times["count"]
+        for call, spent in self._times.items():
+            average = spent.total // max(spent.count, 1)
+            told[f"host_{call}_time"] = {**asdict(spent), "avg": average}
+            told[f"num_host_{call}"] = spent.count
         return told
 
     def reset_peaks(self) -> None:
         """Let every peak begin anew, at what is now."""
-        for count in self._counts().values():
+        for count in self.counts.values():
             count.peak = count.current
 
     def reset_accumulated(self) -> None:
         """Forget what is summed up since the beginning, times included."""
-        for count in self._counts().values():
+        for count in self.counts.values():
             count.allocated = count.freed = 0
-        self.host_alloc_time, self.host_free_time = _Times(), _Times()
-
-    def _counts(self) -> dict[str, Count]:
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {name: each for name, each in values.items() if isinstance(each, Count)}
+        self._times = {call: _Times() for call in self._times}
