@@ -86,8 +86,6 @@ class Mend:
         self._instance, self._random = instance, np.random.default_rng(seed)
         self._beside = Beside(instance)
         self.begins, self._ends = begins.copy(), begins + instance.size
-        self._sizes: list[int] = instance.size.tolist()
-        self._spares: list[int] = instance.spare.tolist()
         spans = instance.upper - instance.lower
         self._gains = np.sqrt(instance.size.astype(np.float64) * spans)
         self._weights = self._gains.copy()
@@ -145,17 +143,20 @@ class Mend:
         if not self._homeless:
             return True
         for each, begin in self._moved.items():
-            self.begins[each], self._ends[each] = begin, begin + self._sizes[each]
+            self.begins[each], self._ends[each] = (
+                begin,
+                begin + self._instance.size[each],
+            )
         return False
 
     def _top(self, number: int, height: int) -> int:
         """Return up to where a buffer may reach, in grains, below a height in bytes."""
-        return (height + self._spares[number]) // self._instance.grain
+        return (height + int(self._instance.spare[number])) // self._instance.grain
 
     def _place(self, number: int, height: int) -> None:
         """Place a buffer in the tightest gap, or where it is least in the way."""
         self.work += 1
-        size = self._sizes[number]
+        size = int(self._instance.size[number])
         top = self._top(number, height)
         others = self._beside[number]
         begins, ends = self.begins[others], self._ends[others]
@@ -172,7 +173,7 @@ class Mend:
         """Leave a buffer without a place; the largest gets one first."""
         self._moved.setdefault(number, int(self.begins[number]))
         self.begins[number] = self._ends[number] = _OUT
-        heapq.heappush(self._homeless, (-self._sizes[number], number))
+        heapq.heappush(self._homeless, (-int(self._instance.size[number]), number))
 
 
 class Improver:

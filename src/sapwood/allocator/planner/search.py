@@ -80,13 +80,10 @@ class Dive:
         rank = np.empty_like(ranking)
         rank[ranking] = np.arange(len(ranking))
         self._sizes = sections.sizes[ranking]
-        self._size: list[int] = self._sizes.tolist()
         self._members = rank[sections.members]
         self._starts = sections.starts
         self._bounds: list[int] = [*sections.starts.tolist(), len(sections.members)]
         self._firsts, self._lasts = sections.first[ranking], sections.last[ranking]
-        self._first: list[int] = self._firsts.tolist()
-        self._last: list[int] = self._lasts.tolist()
         self._beside = [rank[sections.beside[n]] for n in ranking]
         self._rooms = capacity - sections.loads
         self._begins = [0] * len(ranking)
@@ -159,11 +156,11 @@ class Dive:
 
     def _place(self, node: _Node, chosen: int) -> _Node | None:
         """Return the node with a buffer placed; None, and why, where that is no use."""
-        begin, size = int(node.lows[chosen]), self._size[chosen]
+        begin, size = int(node.lows[chosen]), int(self._sizes[chosen])
         end = begin + size
         self._begins[chosen] = begin
         above = self._above[chosen] = node.causes[chosen] | 1 << chosen
-        first, last = self._first[chosen], self._last[chosen]
+        first, last = int(self._firsts[chosen]), int(self._lasts[chosen])
         own = node.rooms[first:last] + size
         full = (own < end) & ((own < self._capacity) | (end > self._capacity))
         section = int(full.argmax())
@@ -194,7 +191,7 @@ class Dive:
 
         Only sections are looked at whose buffers were ``placed`` or ``raised`` last.
         """
-        first, last = self._first[placed], self._last[placed]
+        first, last = int(self._firsts[placed]), int(self._lasts[placed])
         if len(raised):
             first = min(first, int(self._firsts[raised].min()))
             last = max(last, int(self._lasts[raised].max()))
