@@ -44,14 +44,14 @@ PINNED_MUTANTS: Final = (
     mutant(
         "coalescing skipped",
         Pool.put,
-        "(block.before, block.behind)",
-        "(block.before, None)",
+        "self._begins.get(block.end))",
+        "None)",
     ),
     mutant(
         "split without an end",
         Pool.split,
-        "block.size, block.behind = request.block, tail",
-        "block.behind = tail",
+        "Block(block.end, rest,",
+        "Block(block.address, rest,",
     ),
     mutant(
         "a block too far",

@@ -158,7 +158,7 @@ class PinnedAllocator:
         """
         with self._lock:
             block = self._around(address)
-        return Size(block.address + block.size - address)
+        return Size(block.end - address)
 
     def view(self, address: Addr) -> memoryview:
         """Return the bytes that were asked for where a block begins, to be written.

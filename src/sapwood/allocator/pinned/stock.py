@@ -80,7 +80,7 @@ class Segment:
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """A part of a segment; ``before`` and ``behind`` are its neighbours there.
+    """A part of a segment.
 
     ``users`` are the streams whose copies may use it, ``captured`` the pools that keep
     it because something that was recorded uses it.
@@ -90,11 +90,13 @@ class Block:
     size: Size
     segment: Segment
     requested: Size
-    free: bool = True
     users: set[StreamHandle] = field(default_factory=set)
     captured: set[PoolId] = field(default_factory=set)
-    before: Block | None = None
-    behind: Block | None = None
+
+    @property
+    def end(self) -> Addr:
+        """The first address behind it."""
+        return Addr(self.address + self.size)
 
     def is_whole(self) -> bool:
         """Return whether its segment is never cut."""
@@ -117,6 +119,9 @@ class Pool:
         self.uses = self.routed = 0
         # By kind, in order of size and address: the smallest that fits comes first.
         self._free: dict[Kind, list[tuple[Size, Addr, Block]]] = {}
+        # The same by where they begin and end, for their neighbours.
+        self._begins: dict[Addr, Block] = {}
+        self._ends: dict[Addr, Block] = {}
         # Those that are all of their segments, the oldest first; the reserve is none.
         self._idle: dict[Addr, Block] = {}
         self._cut = Size(0)
@@ -139,11 +144,11 @@ class Pool:
         Those are a whole one larger than ``bound``, and the oldest of the cut ones as
         long as these have more idle bytes.
         """
-        block.free = True
-        for other in (block.before, block.behind):
-            if other is not None and other.free:
+        for other in (self._ends.get(block.address), self._begins.get(block.end)):
+            if other is not None and other.segment is block.segment:
                 self._remove(other)
-                block = _merged(block, other)
+                block.address = min(block.address, other.address)
+                block.size = Size(block.size + other.size)
         self._add(block)
         if bound is None:
             return []
@@ -175,21 +180,18 @@ class Pool:
 
     def split(self, block: Block, request: Request) -> Block:
         """Return the front of a block that is not in here, and keep the rest."""
-        block.free, block.requested = False, request.size
         rest = Size(block.size - request.block)
         if rest >= ALIGNMENT:
-            tail = Block(Addr(block.address + request.block), rest, block.segment, rest)
-            tail.before, tail.behind = block, block.behind
-            if tail.behind is not None:
-                tail.behind.before = tail
-            block.size, block.behind = request.block, tail
-            self._add(tail)
+            block.size = request.block
+            self._add(Block(block.end, rest, block.segment, rest))
+        block.requested = request.size
         return block
 
     def _add(self, block: Block) -> None:
         segment = block.segment
         free = self._free.setdefault(segment.kind, [])
         insort(free, (block.size, block.address, block))
+        self._begins[block.address] = self._ends[block.end] = block
         if segment.kind != "reserve" and block.size == segment.size:
             self._idle[block.address] = block
             self._cut = Size(self._cut + (0 if block.is_whole() else block.size))
@@ -197,6 +199,7 @@ class Pool:
     def _remove(self, block: Block) -> None:
         free = self._free[block.segment.kind]
         del free[bisect_left(free, (block.size, block.address))]
+        del self._begins[block.address], self._ends[block.end]
         if self._idle.pop(block.address, None) is not None and not block.is_whole():
             self._cut = Size(self._cut - block.size)
 
@@ -204,16 +207,6 @@ class Pool:
         for block in blocks:
             self._remove(block)
         return [block.segment for block in blocks]
-
-
-def _merged(one: Block, other: Block) -> Block:
-    """Return the earlier of two neighbours, which has become both."""
-    first, second = (one, other) if one.address < other.address else (other, one)
-    first.size = Size(first.size + second.size)
-    first.behind = second.behind
-    if second.behind is not None:
-        second.behind.before = first
-    return first
 
 
 class _Routes(threading.local):
@@ -312,7 +305,7 @@ class Stock:
         found = self.live.get(address)
         if found is None and (index := bisect_right(self._starts, address)):
             found = self.live.get(self._starts[index - 1])
-        inside = found is not None and address < found.address + found.size
+        inside = found is not None and address < found.end
         return found if inside else None
 
     def take(self, pool: Pool, request: Request) -> Block | None:
