@@ -26,6 +26,7 @@ class Classic(Shelved):
     def __init__(self, settings: Settings, total: int) -> None:
         super().__init__(settings, total)
         self._shelves: defaultdict[tuple[SizeClass, int], Shelf] = defaultdict(Shelf)
+        self._segments: dict[int, int] = {}
         self._next = GRANULE
 
     def allocate(self, size: int, stream: int) -> int:
@@ -58,13 +59,14 @@ class Classic(Shelved):
             self.take(size)
         self.calls["malloc"] += 1
         piece = Piece(self._next, size, shelf)
+        self._segments[piece.address] = size
         self._next += align_up(size, GRANULE) + GRANULE
-        return shelf.settle(piece)
+        return shelf.put(piece)
 
     def _release_cached(self) -> None:
         for shelf in self._shelves.values():
             for piece in list(shelf):
-                if piece.before is None and piece.after is None:
+                if piece.size == self._segments.get(piece.address):
                     shelf.take(piece)
                     self.give(piece.size)
                     self.calls["free"] += 1

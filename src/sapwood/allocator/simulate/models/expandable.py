@@ -76,11 +76,10 @@ class _Range:
     def grow(self, size: int) -> None:
         """Map granules at the lowest run of free and unmapped pieces that suffices."""
         for hole in sorted(self.holes, key=attrgetter("address")):
-            run = [hole.before if hole.before and hole.before.free else hole]
-            while (
-                sum(piece.size for piece in run) < size
-                and (after := run[-1].after) is not None
-                and after.free
+            run = [self.shelf.ends.get(hole.address, hole)]
+            while sum(piece.size for piece in run) < size and (
+                after := self.shelf.begins.get(run[-1].end)
+                or self.holes.begins.get(run[-1].end)
             ):
                 run.append(after)
             if sum(piece.size for piece in run) >= size:
@@ -113,7 +112,7 @@ class _Range:
         if size < hole.size:
             self.holes.put(hole.split(size))
         hole.shelf = self.shelf
-        self.shelf.settle(hole)
+        self.shelf.put(hole)
 
     def _unmap(self, piece: Piece, lo: int, hi: int) -> None:
         self.shelf.take(piece)
@@ -126,10 +125,9 @@ class _Range:
         self.account.calls["unmap"] += piece.size // self.granule
         self.account.calls["release"] += piece.size // self.granule
         piece.shelf = self.holes
-        self.holes.settle(piece)
+        self.holes.put(piece)
 
     def _potential(self, piece: Piece) -> int:
         """Return the size that a piece can grow to."""
-        after = piece.after
-        grows = after is not None and after.shelf is self.holes
-        return piece.size + after.size if after and grows else piece.size
+        after = self.holes.begins.get(piece.end)
+        return piece.size + (after.size if after else 0)

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from sapwood.allocator.caching.settings import Settings
 from sapwood.allocator.simulate.models.model import Model
 
 
+@dataclass(slots=True, eq=False)
 class Piece:
-    """An interval of addresses, with its neighbours in the same segment.
+    """An interval of addresses, and the shelf that it lies on while it is free."""
 
-    ``free``: it lies on its shelf.
-    """
-
-    __slots__ = ("address", "after", "before", "free", "shelf", "size")
-
-    def __init__(self, address: int, size: int, shelf: Shelf) -> None:
-        self.address, self.size, self.shelf = address, size, shelf
-        self.before: Piece | None = None
-        self.after: Piece | None = None
-        self.free = False
+    address: int
+    size: int
+    shelf: Shelf
 
     @property
     def end(self) -> int:
@@ -31,56 +26,44 @@ class Piece:
     def split(self, size: int) -> Piece:
         """Keep the first ``size`` bytes, and return the rest as a new piece."""
         rest = Piece(self.address + size, self.size - size, self.shelf)
-        rest.before, rest.after = self, self.after
-        if self.after is not None:
-            self.after.before = rest
-        self.after, self.size = rest, size
+        self.size = size
         return rest
-
-    def absorb(self, after: Piece) -> None:
-        """Take over the piece that follows."""
-        self.size += after.size
-        self.after = after.after
-        if after.after is not None:
-            after.after.before = self
 
 
 class Shelf:
-    """Free pieces, the smallest first, then the lowest."""
+    """Free pieces, the smallest first, then the lowest; those that touch are one.
+
+    ``begins`` and ``ends`` have them by where they begin and end.
+    """
 
     def __init__(self) -> None:
         self._sorted: list[tuple[int, int, Piece]] = []
+        self.begins: dict[int, Piece] = {}
+        self.ends: dict[int, Piece] = {}
 
     def __iter__(self) -> Iterator[Piece]:
         return (piece for _, _, piece in self._sorted)
 
-    def put(self, piece: Piece) -> None:
-        """Offer a piece."""
-        piece.free = True
+    def put(self, piece: Piece) -> Piece:
+        """Offer a piece, merged with its neighbours here; return what it became."""
+        for other in (self.ends.get(piece.address), self.begins.get(piece.end)):
+            if other is not None:
+                self.take(other)
+                piece.address = min(piece.address, other.address)
+                piece.size += other.size
         insort(self._sorted, (piece.size, piece.address, piece))
+        self.begins[piece.address] = self.ends[piece.end] = piece
+        return piece
 
     def take(self, piece: Piece) -> None:
         """Offer a piece no longer."""
-        piece.free = False
         del self._sorted[bisect_left(self._sorted, (piece.size, piece.address))]
+        del self.begins[piece.address], self.ends[piece.end]
 
     def from_size(self, size: int) -> Iterator[Piece]:
         """Return the pieces of at least ``size`` bytes, the best first."""
         index = bisect_left(self._sorted, (size,))
         return (self._sorted[i][2] for i in range(index, len(self._sorted)))
-
-    def settle(self, piece: Piece) -> Piece:
-        """Offer a piece, merged with its neighbours here; return what it became."""
-        before, after = piece.before, piece.after
-        if after is not None and after.free and after.shelf is self:
-            self.take(after)
-            piece.absorb(after)
-        if before is not None and before.free and before.shelf is self:
-            self.take(before)
-            before.absorb(piece)
-            piece = before
-        self.put(piece)
-        return piece
 
 
 class Shelved(Model):
@@ -105,4 +88,4 @@ class Shelved(Model):
     def free(self, address: int) -> None:
         """Offer a piece again, merged with its neighbours."""
         piece = self._live.pop(address)
-        piece.shelf.settle(piece)
+        piece.shelf.put(piece)

@@ -14,9 +14,6 @@ from sapwood.allocator.simulate.models.model import GRANULE, Model
 from sapwood.allocator.simulate.models.pieces import Piece, Shelf, Shelved
 from sapwood.units import align_up
 
-_ENDLESS = 1 << 60
-"""More bytes than any range grows to."""
-
 
 class BestFit(Shelved):
     """The smallest free piece that suffices; of equals, the lowest."""
@@ -24,7 +21,7 @@ class BestFit(Shelved):
     def __init__(self, settings: Settings, total: int) -> None:
         super().__init__(settings, total)
         self._shelf = Shelf()
-        self._rest = Piece(0, _ENDLESS, self._shelf)
+        self._end = 0
 
     def allocate(self, size: int, stream: int) -> int:
         """Return the address of what fits, or grow the range."""
@@ -38,12 +35,13 @@ class BestFit(Shelved):
 
     def _grow(self, size: int) -> Piece:
         """Return a free piece at the end, which had less than ``size`` bytes."""
-        piece, last = self._rest, self._rest.before
+        last = self._shelf.ends.get(self._end)
         self.calls["grow"] += 1
-        lacking = size - last.size if last is not None and last.free else size
+        lacking = size - last.size if last is not None else size
         self.take(lacking)
-        self._rest = piece.split(lacking)
-        return self._shelf.settle(piece)
+        piece = Piece(self._end, lacking, self._shelf)
+        self._end = piece.end
+        return self._shelf.put(piece)
 
 
 class FirstFit(BestFit):
