@@ -104,8 +104,9 @@ def test_the_allocator_keeps_its_laws_on_a_strict_device(policy, family):
             physical = _physical(ours.ground.memory)
             assert validate(picture, physical) == []
     assert ours.reserved >= trace.peak
-    ours.close()
-    assert (ours.ground.held, ours.ground.reserved) == (0, 0)
+    ours.allocator.close()
+    ours.ground.close()
+    assert (ours.ground.held, ours.ground.memory.reservations) == (0, {})
 
 
 @pytest.mark.parametrize("family", FAMILIES)

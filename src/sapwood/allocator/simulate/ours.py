@@ -128,11 +128,6 @@ class Ground(Facade):
         """The bytes of physical memory, counted once however often they are mapped."""
         return Size(self.memory.physical.used)
 
-    @property
-    def reserved(self) -> Size:
-        """The bytes of addresses that are reserved."""
-        return Size(sum(self.memory.reservations.values()))
-
     def close(self) -> None:
         """End the device; raises `InternalError` where memory was not given back."""
         reservations = len(self.memory.reservations)
@@ -176,8 +171,3 @@ class Ours(Model):
         """Give an allocation back."""
         self.allocator.free(Addr(address))
         self.reserved = self.ground.held
-
-    def close(self) -> None:
-        """End the allocator and the device; raises `InternalError` for leaks."""
-        self.allocator.close()
-        self.ground.close()
