@@ -105,9 +105,8 @@ class _Range:
 
     def _map(self, hole: Piece, size: int) -> None:
         self.account.take(size)
-        self.account.calls["create"] += size // self.granule
-        self.account.calls["map"] += size // self.granule
-        self.account.calls["set_access"] += 1
+        count = size // self.granule
+        self.account.calls.update(create=count, map=count, set_access=1)
         self.holes.take(hole)
         if size < hole.size:
             self.holes.put(hole.split(size))
@@ -122,8 +121,8 @@ class _Range:
             front, piece = piece, piece.split(lo - piece.address)
             self.shelf.put(front)
         self.account.give(piece.size)
-        self.account.calls["unmap"] += piece.size // self.granule
-        self.account.calls["release"] += piece.size // self.granule
+        count = piece.size // self.granule
+        self.account.calls.update(unmap=count, release=count)
         piece.shelf = self.holes
         self.holes.put(piece)
 
