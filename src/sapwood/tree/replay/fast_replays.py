@@ -80,9 +80,8 @@ class FastReplays(ReplaysState):
                 if began:
                     node.hits += len(began)
                     node.last_used = recordings.tick(len(began))
-                    call_log.tally["copied_bytes"] += node.copied_bytes * len(began)
                     for _ in began:
-                        call_log.all_escaped(node)
+                        call_log.copied(node)
                     call_log.played(began, took, node)
                     if node.chain and node in self._cache.nodes:
                         self._cache.nodes[node][1].went(len(began))

@@ -69,8 +69,7 @@ class Making:
         node, ambient = found
         keep = self.fast_replays.keeper(node) if learns else bool
         done = replay(self.recordings, node, call.given, ambient, keep=keep)
-        self.call_log.tally["copied_bytes"] += node.copied_bytes
-        self.call_log.escaped(node)
+        self.call_log.copied(node)
         if done.values:
             slots = self.cache.bound[node]
             write(slots, done.values, self.parameters, call.args, call.kwargs)

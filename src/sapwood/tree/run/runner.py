@@ -236,7 +236,7 @@ class Runner:
             if error is not None:
                 return error
         passage.start()
-        self.call_log.chained(found.node)
+        self.call_log.copied(found.node)
         return passage
 
     def __del__(self) -> None:

@@ -72,16 +72,10 @@ class CallLog:
 
     def replayed(self, began: int, node: Node) -> None:
         """Note a replay that has ended now."""
-        took = perf_counter_ns() - began
-        self.tally["replays"] += 1
-        node.spent += took
-        node.timed += 1
-        self.recordings.timeline.add(
-            began, took, Ran.REPLAY, self.number, node.number, 0
-        )
+        self.played((began,), (perf_counter_ns() - began,), node)
 
     def played(self, began: Sequence[int], took: Sequence[int], node: Node) -> None:
-        """Note replays that C has made: they are many, and each is to cost little."""
+        """Note replays: C has made many, and each is to cost little."""
         self.tally["replays"] += len(began)
         node.spent += sum(took)
         node.timed += len(began)
@@ -152,25 +146,15 @@ class CallLog:
         text = "" if call is None else self.text(call)
         self.recordings.emit(events.PassedThrough(self.function, text, reason))
 
-    def escaped(self, node: Node) -> None:
-        """Count the outputs that a replay copied out, if any."""
-        if not node.ferries:
-            return
-        sizes = [node.outputs.storages[k].size for k in node.copied()]
-        self.tally["escaped"] += len(sizes)
-        told = self.function, node.label, len(sizes), Size(sum(sizes))
-        self.recordings.emit(events.Escaped(*told))
-
-    def all_escaped(self, node: Node) -> None:
-        """Count the outputs that all parts of a recording copied out, if any."""
-        if node.escapes or not node.chain:
-            for part in node.parts():
-                self.escaped(part)
-
-    def chained(self, node: Node) -> None:
-        """Count the replay of a recording with eager regions, which has just begun."""
+    def copied(self, node: Node) -> None:
+        """Count what a replay copies in, and the outputs that its parts copy out."""
         self.tally["copied_bytes"] += node.copied_bytes
-        self.all_escaped(node)
+        for part in node.parts() if node.escapes or not node.chain else ():
+            if part.ferries:
+                sizes = [part.outputs.storages[k].size for k in part.copied()]
+                self.tally["escaped"] += len(sizes)
+                told = self.function, part.label, len(sizes), Size(sum(sizes))
+                self.recordings.emit(events.Escaped(*told))
 
     def evicted(self, node: Node, reason: str) -> None:
         """Count a recording that gave way."""
