@@ -25,10 +25,8 @@ def rejects(node: Node, live: Mask, given: Arrays, ambient: Arrays) -> Why | Non
     if node.clobbers & live:
         return Why.LIVE
     lows = given.lows
-    if lows != node.expected:  # the quick way, where every place is fixed
-        for i, address in node.fixed:
-            if lows[i] != address:
-                return Why.MOVED
+    if any(lows[i] != address for i, address in node.fixed):
+        return Why.MOVED
     if ambient.sharing != node.ambient_sharing:
         return Why.OVERLAP
     first = node.argument_places

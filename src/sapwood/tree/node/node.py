@@ -66,7 +66,6 @@ class Node:
     are the nanoseconds of host time of the call that made it, and of ``timed`` replays;
     ``revokes`` the places whose leases it ends; of the places ``used`` the first
     ``used_arguments`` are arguments', and some are written where it ``writes``.
-    ``expected`` are the addresses of all arguments, where all of them are fixed.
 
     A recording with eager regions is a ``chain``, and this node its first part, which
     answers for all: its ``places`` and ``clobbers`` are those of the whole. ``held``
@@ -121,7 +120,6 @@ class Node:
     memos: tuple[object, ...] = ()
     whereabouts: Whereabouts = field(default_factory=Whereabouts)
     fixed: tuple[tuple[int, Addr], ...] = field(init=False)
-    expected: Sequence[Addr] = field(init=False)
     revokes: tuple[int, ...] = field(init=False)
     watches_overlap: bool = field(init=False)
     aimed: tuple[int, ...] = field(init=False)
@@ -134,10 +132,6 @@ class Node:
         places = [*enumerate(self.places)]
         given = places[: self.argument_places]
         self.fixed = tuple((i, use.address) for i, use in given if use.role.fixed)
-        # If all are fixed, `rejects` compares one list; else () is equal to no list.
-        self.expected = [address for _, address in self.fixed]
-        if len(self.fixed) < self.argument_places:
-            self.expected = ()
         self.aimed = tuple(i for i, use in places if use.used and not use.role.fixed)
         self.used = tuple((i, use.written) for i, use in places if use.used)
         self.writes = any(written for _, written in self.used)
