@@ -195,7 +195,7 @@ def only_returns(stop: CodeType) -> bool:
     """
     return all(
         _returns_after(frame.f_code, frame.f_lasti)
-        for frame in _frames(sys._getframe(1), stop)  # noqa: SLF001 - made for this
+        for frame in frames_to(sys._getframe(1), stop)  # noqa: SLF001 - made for this
         if _may_decide(frame.f_code.co_filename)
     )
 
@@ -205,7 +205,7 @@ def drops_result(stop: CodeType) -> bool:
 
     Frames are looked at up to the one that runs ``stop``.
     """
-    frames = _frames(sys._getframe(1), stop)  # noqa: SLF001 - made for this
+    frames = frames_to(sys._getframe(1), stop)  # noqa: SLF001 - made for this
     users = (each for each in frames if _may_decide(each.f_code.co_filename))
     frame = next(users, None)
     return frame is not None and _drops_at(frame.f_code, frame.f_lasti)
@@ -217,7 +217,7 @@ def _drops_at(code: CodeType, at: int) -> bool:
     return next(_names_after(code, at), None) == "POP_TOP"
 
 
-def _frames(frame: FrameType | None, stop: CodeType) -> Iterator[FrameType]:
+def frames_to(frame: FrameType | None, stop: CodeType) -> Iterator[FrameType]:
     """Yield a frame and those that called it, up to the one that runs ``stop``."""
     while frame is not None and frame.f_code is not stop:
         yield frame
@@ -256,7 +256,7 @@ def caught_at(stop: CodeType, *, users: bool = False) -> tuple[str | None, bool]
     """
     caller = sys._getframe(1)  # noqa: SLF001 - made for this
     within, told = False, True
-    for frame in _frames(caller, stop):
+    for frame in frames_to(caller, stop):
         code = frame.f_code
         told &= is_seam(frame) or code.co_filename.startswith(ROOM)
         if told or code.co_filename == caller.f_code.co_filename:

@@ -29,7 +29,7 @@ from sapwood.tree.node.passed_on import (
     Step,
     Way,
 )
-from sapwood.tree.regions.crossing import is_seam
+from sapwood.tree.regions.crossing import frames_to, is_seam
 from sapwood.tree.watch.session import ROOM, EagerRegion, Session
 
 _AROUND: Final = ("/torch/nn/modules/module.py", "/torch/utils/_contextlib.py")
@@ -84,7 +84,7 @@ def flow(stop: CodeType) -> PassedOn | None:
     It is shown as a call of ``float(x)`` or ``x.item()`` shows it. Frames are looked at
     up to the one that runs ``stop``.
     """
-    frames = [*_frames(sys._getframe(1), stop)]  # noqa: SLF001 - made for this
+    frames = [*frames_to(sys._getframe(1), stop)]  # noqa: SLF001 - made for this
     while frames and (_is_own(frames[0]) or is_seam(frames[0])):
         del frames[0]
     while frames and _is_own(frames[-1]):
@@ -138,12 +138,6 @@ def _resolved(
         for each in end.kept
     )
     return frozenset(_known(frame, each) for each in end.places), kept
-
-
-def _frames(frame: FrameType | None, stop: CodeType) -> Iterator[FrameType]:
-    while frame is not None and frame.f_code is not stop:
-        yield frame
-        frame = frame.f_back
 
 
 def _hands_back(frame: FrameType) -> bool:
