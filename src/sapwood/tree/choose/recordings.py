@@ -232,7 +232,7 @@ class Recordings(RecordingsState):
                 each.let_go()
 
     def settle(self) -> None:
-        """Have all replays counted."""
+        """Have all calls counted that C has run."""
         for each in list(self.quiet):
             each.tell()
 

@@ -381,17 +381,12 @@ class Runner:
 
     def stats(self) -> Stats:
         """Return what has happened to the calls so far."""
-        self.tell()
+        with self.recordings.device.lock:
+            self.recordings.settle()
         return self.call_log.stats()
-
-    def tell(self) -> None:
-        """Count the replays that C has made since the last time."""
-        for each in (self, *self.behind):
-            each.fast_replays.tell()
 
     def explain(self) -> str:
         """Return the recordings and the recent misses, as text."""
-        self.tell()
         with self.recordings.device.lock:
             behind = (each.cache.nodes for each in self.behind)
             nodes = [*self.cache.nodes, *chain.from_iterable(behind)]

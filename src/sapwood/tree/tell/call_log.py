@@ -164,5 +164,4 @@ class CallLog:
 
     def stats(self) -> Stats:
         """Return the counts."""
-        self.skips.tell()
         return stats_of(self.tally, self.skips.counts)
