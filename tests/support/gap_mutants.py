@@ -39,7 +39,7 @@ from sapwood.tree.guards.scope import Reach
 from sapwood.tree.guards.survey import Survey, _Written
 from sapwood.tree.node import objects
 from sapwood.tree.node.leases import Leases
-from sapwood.tree.node.outputs import _Known
+from sapwood.tree.node.outputs import analyse
 from sapwood.tree.record import host_data, taking
 from sapwood.tree.record.repeated import _differs
 from sapwood.tree.record.staging import Swaps
@@ -419,8 +419,8 @@ GAP_MUTANTS: Final = (
     ),
     mutant(
         "view from its storage",
-        _Known.find,
-        "self._looks[owner].address",
+        analyse,
+        "looks[owner].address",
         "storage.address",
     ),
     mutant(

@@ -250,7 +250,27 @@ def analyse(
     earlier parts of it made; any other storage is new.
     """
     leaves, structure = flatten(result, integration.is_array)
-    told = _Known(known, carried, integration)
+    looks = [*map(integration.look, known)]
+    # The first of several counts.
+    numbers = {id(array): k for k, array in reversed([*enumerate(known)])}
+    owners = {look.storage: k for k, look in reversed([*enumerate(looks)])}
+    # All of them are alive: by its address, each is the only one.
+    made_before = {storage.address: k for k, storage in enumerate(carried)}
+
+    def of_known(value: Array) -> Output | None:
+        """Return how replays come by an array; None for one over a new storage."""
+        number = numbers.get(id(value))
+        if number is not None:
+            return Alias(number)
+        layout, storage, address = integration.look(value)
+        owner = owners.get(storage)
+        if owner is not None:
+            return View(owner, layout, address - looks[owner].address)
+        owner = made_before.get(storage.address)
+        if owner is not None:
+            return Carried(owner, layout, address - storage.address)
+        return None
+
     seen: dict[int, int] = {}
     storages: dict[int, int] = {}
     new: list[Bytes] = []
@@ -263,7 +283,7 @@ def analyse(
             outputs.append(Same(seen[id(value)]))
             continue
         seen[id(value)] = i
-        output = told.find(value)
+        output = of_known(value)
         if output is None:
             layout, storage, address = integration.look(value)
             if id(storage) not in storages:
@@ -275,38 +295,6 @@ def analyse(
     return Outputs(
         structure, tuple(outputs[:count]), tuple(outputs[count:]), tuple(new)
     )
-
-
-class _Known:
-    """Finds what an array is, or a view of, among those that were there before."""
-
-    def __init__(
-        self,
-        arrays: Sequence[Array],
-        carried: Sequence[Storage | Bytes],
-        integration: Integration,
-    ) -> None:
-        self._looks, self._integration = [*map(integration.look, arrays)], integration
-        # The first of several counts.
-        self._numbers = {id(array): k for k, array in reversed([*enumerate(arrays)])}
-        owners = reversed([*enumerate(self._looks)])
-        self._owners = {look.storage: k for k, look in owners}
-        # All of them are alive: by its address, each is the only one.
-        self._carried = {storage.address: k for k, storage in enumerate(carried)}
-
-    def find(self, value: Array) -> Output | None:
-        """Return how replays come by an array; None for one over a new storage."""
-        number = self._numbers.get(id(value))
-        if number is not None:
-            return Alias(number)
-        layout, storage, address = self._integration.look(value)
-        owner = self._owners.get(storage)
-        if owner is not None:
-            return View(owner, layout, address - self._looks[owner].address)
-        owner = self._carried.get(storage.address)
-        if owner is not None:
-            return Carried(owner, layout, address - storage.address)
-        return None
 
 
 _FAR: Final = 1000
