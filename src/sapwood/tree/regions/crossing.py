@@ -325,23 +325,18 @@ class Returned(NamedTuple):
     One with plain values in it ``branches``: what follows is recorded for each.
     """
 
-    arrays: Arrays
-    key: Hashable
-    shared: Shared
-    passed: Shared
-    text: str
-    refused: str
-    branches: bool
+    arrays: Arrays = NONE
+    key: Hashable = None
+    shared: Shared = ()
+    passed: Shared = ()
+    text: str = "None"
+    refused: str = ""
+    branches: bool = False
 
     @property
     def kind(self) -> str:
         """What tells this result from others, storages left out."""
         return f"{self.key!r} sharing {self.passed!r}"
-
-
-_NOTHING: Final = Returned(NONE, None, (), (), "None", "", False)
-_PASSED_ON: Final = Returned(NONE, "passed on", (), (), "a value", "", False)
-_ASKED: Final = Returned(NONE, "asked", (), (), "", "", True)
 
 
 def _is_value(value: Any, integration: Integration) -> bool:
@@ -377,16 +372,17 @@ def returned(
     """
     if passed_on is not None:
         if not passed_on.asks:
-            return _PASSED_ON
+            return Returned(key="passed on", text="a value")
         answers = ", ".join(map(str, passed_on.answers(result)))
         text = f"a value of which what the function asks is {answers}"
-        return _ASKED._replace(key=passed_on.key(result), text=text)
-    stays = is_last or not passed.reshaped()
-    if result is None and stays and not passed.changed():
-        return _NOTHING
-    if stays and not strict and _is_plain(result) and not passed.changed():
-        told = (constant_key(result),)
-        return Returned(NONE, told, (), (), abbreviated(result), "", True)
+        return Returned(key=passed_on.key(result), text=text, branches=True)
+    changed, reshaped = passed.changed(), passed.reshaped()
+    if not changed and (is_last or not reshaped):
+        if result is None:
+            return Returned()
+        if not strict and _is_plain(result):
+            key: Hashable = (constant_key(result),)
+            return Returned(key=key, text=abbreviated(result), branches=True)
     without_end = endless(result, integration.is_array)
     leaves = [result] if without_end else flatten(result, integration.is_array)[0]
     arrays = [leaf for leaf in leaves if integration.is_array(leaf)]
@@ -399,19 +395,19 @@ def returned(
             f"the region {name} returned a {type(which).__name__}, which would "
             f"be the same in every replay; {RAN}"
         )
-    elif passed.changed():
+    elif changed:
         refused = (
             f"the eager region {name} changed a list, dict or dataclass that it was "
             f"passed, of which every replay makes a new one; {RAN}"
         )
-    elif passed.reshaped():
+    elif reshaped:
         refused = (
             f"the region {name} gave an array that it was passed another shape or "
             "dtype in place, or other memory, where what follows goes on with what "
             f"there was; {RAN}"
         )
     found = look(arrays, integration)
-    key: Hashable = len(plain)
+    key = len(plain)
     if branches or not plain:
         key = describe((result,), {}, integration).key
     shown = leaves if branches else arrays
