@@ -46,7 +46,9 @@ def _ending(
     The events of ``marked`` ones stay as they are until then. Those that were
     ``taken`` go back as far as they are not over.
     """
-    pending, over = gate.state.pending, list[Use[Block]]()
+    pending = gate.state.pending
+    # Annotated: from 3.12 on `Use[Block]` imports, which no process can that ends.
+    over: list[Use[Block]] = []
     pending.watch(marked)
     try:
         yield over

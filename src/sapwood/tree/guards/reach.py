@@ -364,7 +364,7 @@ class Walk:
     def name(self, number: int, view: View, key: Any) -> str:
         """Return what code calls a slot of a node: ``calls``, or ``table['calls']``."""
         node = self.nodes[number]
-        if view is views.DICT and node.step is not None:
+        if view is views.DICT and type(key) in {int, str} and node.step is not None:
             return f"{named(self.nodes[node.parent].value, *node.step)}[{key!r}]"
         return named(node.value, view, key)
 
