@@ -7,6 +7,7 @@ only where it comes again. Where none does, the function is skipped by name.
 from __future__ import annotations
 
 import copy
+import enum
 import logging
 import os
 import re
@@ -171,3 +172,26 @@ def test_eager_regions_and_assigned_values(rt):
     assert all(re.search(r"o\.on changed", str(each.message)) for each in told)
     assert told
     assert f.stats().recordings == 0
+
+
+class Mode(enum.Enum):
+    FAST, SLOW = 1, 2
+
+
+def test_a_member_of_an_enum_is_assigned_again(agree):
+    """As any plain value is: which one follows from the one before."""
+
+    def program(w):
+        o = types.SimpleNamespace(mode=Mode.FAST)
+
+        def fn(x):
+            o.mode = Mode.SLOW if o.mode is Mode.FAST else Mode.FAST
+            return x * 2 if o.mode is Mode.FAST else x * 3
+
+        f = w.graph(fn)
+        for _ in range(12):
+            yield f(w.values(3)), o.mode is Mode.FAST
+        if w.name == "replayed":
+            assert f.stats().replays >= 6
+
+    agree(program)

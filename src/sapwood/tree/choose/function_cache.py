@@ -17,7 +17,7 @@ from sapwood.tree.choose.admit import explain, rejects
 from sapwood.tree.choose.decide import Action, Step
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.specialization import Specialization
-from sapwood.tree.guards import AmbientKey, Slot
+from sapwood.tree.guards import AmbientKey, Slot, Survey
 from sapwood.tree.node.node import Node
 from sapwood.tree.watch.session import Warm
 
@@ -105,20 +105,25 @@ class FunctionCache:
         specialization: Specialization,
         step: Step,
         parameters: Parameters,
+        looked: Survey,
     ) -> tuple[Miss, ...]:
-        """Return why a call has nothing to be replayed, besides what `misses` says."""
-        known = len(self.groups[call.key]) > 1
+        """Return why a call has nothing to be replayed, besides what `misses` says.
+
+        It was ``looked`` at before.
+        """
+        others = (x for x in reversed(self.groups[call.key]) if x is not specialization)
+        known = next(others, None)
         match step.action:
             case Action.PASS_THROUGH:
                 refused = specialization.unrecordable is not None
                 about = "it cannot be recorded" if refused else step.reason
                 return (Miss(Why.EAGER, about),)
-            case Action.WARM_UP if known:
-                return (Miss(Why.AMBIENT),)
+            case Action.WARM_UP if known is not None:
+                return (Miss(Why.AMBIENT, looked.unlike(known.ambient_key.values)),)
             case Action.WARM_UP:
-                others = [key for key in self.groups if key != call.key]
+                keys = [key for key in self.groups if key != call.key]
                 names = parameters.leaf_names(call.structure)
-                return (Miss(Why.UNSEEN, unlike(call.key, others[-_NEAR:], names)),)
+                return (Miss(Why.UNSEEN, unlike(call.key, keys[-_NEAR:], names)),)
             case _ if specialization.nodes:
                 return ()
             case _:

@@ -13,6 +13,7 @@ from collections.abc import (
 )
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass, replace
+from enum import Enum
 from functools import cached_property, partial
 from operator import call, is_
 from types import BuiltinFunctionType, ModuleType, SimpleNamespace
@@ -101,6 +102,18 @@ class Survey:
         walk = self._walk
         held = tuple(walk.nodes[number].frozen for number in walk.held())
         return held, *map(_key_of, walk.guarded())
+
+    def unlike(self, key: Any) -> str:
+        """Return the first guarded value that another survey's `key` has not, or ""."""
+        for inside, was in zip(self._walk.guarded(), key[1:], strict=False):
+            _, view, _, *keys = _key_of(inside)
+            if view != was[1]:
+                break
+            for row, now in zip(inside.rows, keys, strict=True):
+                if now not in was:
+                    path = self._walk.path(inside, row.key)
+                    return f"{path} is {views.value_text(row.value)} by now"
+        return ""
 
     def arrays(self) -> tuple[Any, ...]:
         """Return the arrays that the function reaches besides its arguments."""
@@ -578,7 +591,7 @@ class Survey:
 
     def _is_same(self, inside: Inside, old: Row, new: Row) -> bool:
         if new.role == "absent":
-            return _is_dead(old)
+            return _is_dead(old) or self._is_unnamed(inside, old)
         if old.role == "absent":
             return self._comes_by_itself(inside, new)
         if old.role == new.role == "tally" and type(new.value) is int:
@@ -595,6 +608,13 @@ class Survey:
             same = look(old.value).address == look(new.value).address
             return same and old.frozen == new.frozen
         return False
+
+    def _is_unnamed(self, inside: Inside, old: Row) -> bool:
+        """Return whether a slot is as it was, and what is reached names it no more."""
+        if inside.lacks is None or old.key in inside.lacks:
+            return False
+        space = inside.view.open(self._walk.nodes[inside.node].value)
+        return old.key in space and space[old.key] is old.value
 
     def _comes_by_itself(self, inside: Inside, new: Row) -> bool:
         """Return whether what appeared is none of the function's writes."""
@@ -657,7 +677,7 @@ def _is_plain(value: object) -> bool:
     """Return whether a value may be assigned again as it is."""
     if type(value) is tuple:
         return all(map(_is_plain, value))
-    return type(value) in _ASSIGNED
+    return type(value) in _ASSIGNED or issubclass(type(value), Enum)
 
 
 def _is_remade(value: object) -> bool:
@@ -688,7 +708,7 @@ def _containers(value: object) -> Iterator[Any]:
             yield from _containers(each)
 
 
-def _key_of(inside: Inside) -> Hashable:
+def _key_of(inside: Inside) -> tuple[Hashable, ...]:
     """Return what is guarded of what one view held."""
     rows = ((constant_key(r.key), r.role, r.frozen, r.node) for r in inside.rows)
     return inside.node, inside.view.name, inside.lacks, *rows

@@ -11,6 +11,7 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from enum import Enum
 from itertools import accumulate
 from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
@@ -120,7 +121,10 @@ def value_text(value: object) -> str:
         return text if len(text) <= 60 else f"{text[:57]}..."
     if issubclass(type(value), type):
         return str(type.__getattribute__(value, "__qualname__"))
-    return f"<{type(value).__qualname__}>"
+    name = type(value).__qualname__
+    if issubclass(type(value), Enum):
+        return f"{name}.{object.__getattribute__(value, '_name_')}"
+    return f"<{name}>"
 
 
 _OWN_ITEMS = {list, deque, dict, Counter, OrderedDict, defaultdict}

@@ -24,7 +24,6 @@ from sapwood.tree.choose.decide import Action, Step
 from sapwood.tree.choose.function_cache import Found
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.skips import skip_of
-from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import AmbientKey, Survey, put_back
 from sapwood.tree.node.leases import rehearsal
 from sapwood.tree.node.node import Node
@@ -292,7 +291,7 @@ class Runner:
             )
             self.cache.saw(call, specialization, slots, recordings.inherits)
             unfound = Unfound(call, specialization, before)
-            step, misses = self._noted(call, specialization, answer)
+            step, misses = self._noted(unfound, answer)
             if step.action is Action.RESTORE:
                 found = self.making.restored(unfound, step)
                 if found is not None:
@@ -313,18 +312,19 @@ class Runner:
         self.skips.recorded(call, replays, [*misses.values()])
 
     def _noted(
-        self, call: Call, specialization: Specialization, answer: Link | str | None
+        self, unfound: Unfound, answer: Link | str | None
     ) -> tuple[Step, Mapping[Node, Miss]]:
         """Decide about a call that no recording fits; note why, and return it.
 
         ``answer`` is what the source has said, where it was asked.
         """
+        call, specialization, before = unfound
         specialization.told(answer)
         absent = (Miss(Why.ABSENT, answer),) if isinstance(answer, str) else ()
         specialization.missed(self.recordings.tick())
         misses = self.cache.misses(call)
         step = self.making.decide(specialization, _whys(misses))
-        new = self.cache.unfound(call, specialization, step, self.parameters)
+        new = self.cache.unfound(call, specialization, step, self.parameters, before)
         self.call_log.missed(call, misses, (*new, *absent))
         if step.action is Action.WARM_UP and specialization.missing == 1:
             self.fast_replays.tell()
