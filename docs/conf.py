@@ -65,7 +65,7 @@ codemap_packages = {"sapwood": "../src"}
 codemap_coverage = "../.coverage"
 codemap_glossary = "glossary.md"
 codemap_mentions = {
-    "Pages that name it": ["*.md", "internals/*.md"],
+    "Pages that name it": ["*.md", "*/*.md"],
     "Footguns that name it": ["../tests/footguns/*.py"],
 }
 codemap_lines = {

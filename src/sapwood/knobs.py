@@ -153,7 +153,8 @@ class Knobs:
         "1GiB",
         _size(0),
         "How much memory outputs that are kept may hold beyond their own bytes, in "
-        "pages of which they need a part; past that, new recordings copy them out.",
+        "pages of which they need a part, but no more than a sixteenth of "
+        "memory_limit; past that, new recordings copy them out.",
     )
     max_recordings: int = _knob(
         "64",

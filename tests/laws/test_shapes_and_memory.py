@@ -384,3 +384,19 @@ def test_what_is_larger_than_all_there_is_is_not_blamed_on_anybody(make_rig, lim
     assert ("memory_limit" in text) == (limit is not None)
     assert "max_recordings" not in text
     assert "outputs" not in text
+
+
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
+def test_nearly_as_much_is_kept_as_without_recordings(make_rig):
+    """Of outputs that need parts of pages, where memory is limited."""
+    limit, kept = 32 * PAGE, {}
+    for graphed in (False, True):
+        rt, held = make_rig(memory_limit=limit).runtime, []
+        step = lambda x: (x * 2, x + 1)  # noqa: E731
+        f = rt.graph(step) if graphed else step
+        with pytest.raises(sw.OutOfMemory):
+            for k in range(1000):
+                held.append(f(rt.array(np.ones(200 + k // 5 * 20))))  # noqa: PERF401
+        kept[graphed] = sum(each.nbytes for pair in held for each in pair)
+        del held
+    assert kept[True] >= 0.85 * kept[False]

@@ -293,7 +293,7 @@ READS = {
     "helper": _global(lambda x: helper(x), "RATE", 2, "RATE was 0.1, is 2"),
     "helper itself": _global(lambda x: helper(x), "helper", len, "helper was <functi"),
     "shadowed": _global(lambda: max(1, 2), "max", min, "max was not there, is <"),
-    "enum": _global(lambda: MODE is Mode.TRAIN, "MODE", Mode.TEST, "MODE was Mode.TRAIN"),
+    "enum": _global(lambda: MODE is Mode.TRAIN, "MODE", Mode.TEST, "MODE was Mode.TR"),
     "dict": _item(
         lambda: FLAGS["deep"]["debug"],
         lambda: FLAGS["deep"].update(debug=True),

@@ -6,7 +6,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from sapwood._fast.state import RecordingsState
 from sapwood.driver.release import Release
@@ -33,6 +33,9 @@ from sapwood.units import Mask
 
 Forget = Callable[[Node, str | None], None]
 
+
+_SHARE: Final = 16
+"""So much of a memory limit outputs may hold beyond their own bytes, at most."""
 
 _forests: weakref.WeakSet[Recordings] = weakref.WeakSet()
 """Those of all runtimes: addresses are the process's, so any may be asked for some."""
@@ -198,6 +201,8 @@ class Recordings(RecordingsState):
     def is_crowded(self) -> bool:
         """Return whether kept outputs hold too much beyond their own bytes."""
         pages, limit = self.device.pages, self.held_beyond
+        if pages.limit is not None:
+            limit = min(limit, pages.limit // _SHARE)
         if pages.live.bit_count() * pages.page <= limit:
             return False
         self._let_go()
