@@ -20,6 +20,14 @@ class _OfCall:
 
 
 @dataclass(frozen=True, slots=True)
+class _OfRecording:
+    """What happened to a recording of a function, by its name."""
+
+    function: str
+    recording: str
+
+
+@dataclass(frozen=True, slots=True)
 class WarmedUp(_OfCall):
     """A function ran eagerly and was watched."""
 
@@ -56,7 +64,7 @@ class Missed(_OfCall):
 
 
 @dataclass(frozen=True, slots=True)
-class Evicted(_OfCall):
+class Evicted(_OfRecording):
     """A recording gave way after ``replays`` of it."""
 
     replays: int
@@ -71,7 +79,7 @@ class PassedThrough(_OfCall):
 
 
 @dataclass(frozen=True, slots=True)
-class Escaped(_OfCall):
+class Escaped(_OfRecording):
     """Outputs were copied to ordinary memory: ``size`` bytes in all."""
 
     outputs: int
