@@ -23,6 +23,7 @@ Every error has fields, survives pickling, and ends with what to do.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,6 +67,28 @@ def words(error: Exception) -> str:
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     return error.strerror + (f": {error.filename}" if error.filename else "")
+
+
+@contextmanager
+def of_file(path: str | Path) -> Iterator[None]:
+    """Name the file in a `MisuseError` or `StoreError` about what is in it."""
+    try:
+        yield
+    except (MisuseError, StoreError) as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+_BRIEF: Final = reprlib.Repr()
+_BRIEF.maxlevel, _BRIEF.maxstring = 2, 60
+
+
+def shown(value: object) -> str:
+    """Return a value in a few words, however large, deep or often shared it is."""
+    try:
+        text = _BRIEF.repr(value)
+    except ValueError:  # a number of too many digits
+        text = f"a large {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 _MOST: Final = 1 << 30

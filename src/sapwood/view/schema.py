@@ -8,13 +8,12 @@ call exist. A reference to a recording may name one that was evicted since.
 from __future__ import annotations
 
 import math
-import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final, NoReturn, TypeAlias
 
-from sapwood.errors import MisuseError
+from sapwood.errors import MisuseError, shown
 
 _LARGEST_WHOLE = 2**53
 """Beyond it, whole numbers are no longer exact in a browser."""
@@ -98,8 +97,8 @@ _REMEDY = "Take it from rt.snapshot()"
 
 
 def _refuse(path: str, expected: str, value: Any) -> NoReturn:
-    told = reprlib.repr(value)
-    raise MisuseError(f"{path or 'the snapshot'} is {told}, not {expected}. {_REMEDY}")
+    what = f"{path or 'the snapshot'} is {shown(value)}"
+    raise MisuseError(f"{what}, not {expected}. {_REMEDY}")
 
 
 VERSION: Final = 1

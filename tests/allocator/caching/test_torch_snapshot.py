@@ -219,3 +219,34 @@ def test_damaged_pickles_are_refused(junk, protocol):
     for data in (junk, whole[: len(whole) // 2], whole[:3] + junk):
         with pytest.raises(MisuseError):
             loads_torch(data)
+
+
+def _shared(depth):
+    """Return lists in lists that a text of all of them would take forever to write."""
+    inner = []
+    for _ in range(depth):
+        inner = [inner, inner]
+    return inner
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pickle.dumps({"segments": _shared(50), "device_traces": []}),
+        pickle.dumps({"segments": [{"address": 1 << 100_000}]}),
+        b"\x80\x04" + b"(" * 300_000 + b"t" * 300_000 + b".",
+        b"\x80\x04" + b"(" * 300_000 + b"t" * 300_000 + b"Q.",
+    ],
+    ids=["shared", "large", "deep", "deep reference"],
+)
+def test_values_of_any_size_are_told_in_a_few_words(data):
+    """However often a value is shared, and however deep it lies."""
+    with pytest.raises(MisuseError) as refused:
+        loads_torch(data)
+    assert len(str(refused.value)) < 200
+
+
+def test_damage_without_words_is_told():
+    """As that of a place among what was read that memory does not reach."""
+    with pytest.raises(MisuseError, match="cannot be read: it is damaged"):
+        loads_torch(b"\x80\x04]r\xff\xff\xff\xff.")

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from sapwood.allocator.caching.picture import Frame, Picture
 from sapwood.driver.api import StreamHandle
-from sapwood.errors import MisuseError
+from sapwood.errors import MisuseError, shown
 from sapwood.units import Addr, Size
 
 _NAME, _VERSION = "sapwood.allocator", 1
@@ -41,10 +41,9 @@ class Item:
 
     def refuse(self, wanted: str) -> MisuseError:
         """Return the error that says what was ``wanted`` here instead."""
-        shown = repr(self.value)
-        shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
         return MisuseError(
-            f"{self.path} is {shown}, not {wanted}. Use the file as it was written"
+            f"{self.path} is {shown(self.value)}, not {wanted}. Use the file as it was "
+            "written"
         )
 
     def integer(self, least: int = 0) -> int:
@@ -149,8 +148,8 @@ def loads(text: str) -> Picture:
     found = {name: top.value[name] for name in _FORMAT if name in top.members()}
     if found != _FORMAT:
         raise MisuseError(
-            f"the snapshot says {found}, not format {_NAME!r} version {_VERSION}. Read "
-            "it with the release that wrote it, or write it again"
+            f"the snapshot says {shown(found)}, not format {_NAME!r} version "
+            f"{_VERSION}. Read it with the release that wrote it, or write it again"
         )
     of = top.record(*_FORMAT, "stacks", *_hints(Picture))
     stacks: tuple[_Frames, ...] = _read(tuple[_Frames, ...], of["stacks"], ())

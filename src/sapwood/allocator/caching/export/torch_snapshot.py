@@ -28,7 +28,7 @@ from sapwood.allocator.caching.picture import (
 )
 from sapwood.allocator.caching.settings import Settings
 from sapwood.driver.api import StreamHandle
-from sapwood.errors import MisuseError
+from sapwood.errors import MisuseError, shown
 from sapwood.units import Addr, Size
 
 _STATES: dict[BlockState, str] = {
@@ -164,7 +164,8 @@ def load_plain(data: bytes) -> Any:
         return _Plain(io.BytesIO(data)).load()
     except _DAMAGE as error:
         raise MisuseError(
-            f"the pickle cannot be read: {error}. Use the file as it was written"
+            f"the pickle cannot be read: {str(error) or 'it is damaged'}. Use the file "
+            "as it was written"
         ) from None
 
 
@@ -179,7 +180,7 @@ class _Plain(pickle.Unpickler):
 
     def persistent_load(self, pid: object) -> NoReturn:
         raise MisuseError(
-            f"the pickle refers to {pid!r} outside itself. Write it as plain data"
+            f"the pickle refers to {shown(pid)} outside itself. Write it as plain data"
         )
 
 
