@@ -289,3 +289,56 @@ def test_a_second_control_c_ends_it(trace, capsys, monkeypatch):
     monkeypatch.setattr(planner, "plan", stuck)
     assert main(["plan", str(trace)]) == 130
     assert capsys.readouterr().err == "sapwood: interrupted\n"
+
+
+def test_control_c_before_there_is_a_plan(tmp_path, capsys, monkeypatch):
+    """Is one line, and nothing is written."""
+    real, out = planner.plan, tmp_path / "out.csv"
+
+    def early(buffers, **options):
+        signal.raise_signal(signal.SIGINT)
+        return real(buffers, **options)
+
+    monkeypatch.setattr(planner, "plan", early)
+    path = _many(tmp_path)
+    assert main(["plan", path, "-o", str(out)]) == 130
+    assert capsys.readouterr().err == "sapwood: interrupted\n"
+    assert not out.exists()
+
+
+def test_no_plan_within_the_seconds_fails(tmp_path, capsys):
+    """With what would help."""
+    assert main(["plan", _many(tmp_path), "--seconds", "0"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("sapwood: there is no plan yet: 1,024 of 1,100 buffers")
+    assert told.endswith("Give it more seconds\n")
+
+
+def _many(folder):
+    rows = [f"{n},{n},{n + 9},{n % 7 + 1}" for n in range(1_100)]
+    path = folder / "many.csv"
+    path.write_text("\n".join(["id,lower,upper,size", *rows]))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("slow", "said"),
+    [
+        ("sapwood.cli.plan.read_file", "step: reading, 1 s"),
+        ("sapwood.allocator.planner.plan", "step: no plan so far, 1 s"),
+        ("sapwood.allocator.planner.violations", "step: checking the plan, 1 s"),
+    ],
+)
+def test_a_terminal_shows_what_is_being_done(slow, said, trace, capsys, monkeypatch):
+    """From reading to checking."""
+    shown = []
+
+    def waits(*_, **__):
+        while said not in "".join(shown):
+            time.sleep(0.02)
+            shown.append(capsys.readouterr().err)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(slow, waits)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert main(["plan", str(trace)]) == 130

@@ -1,9 +1,9 @@
 """``sapwood plan``: offsets for buffers with known lifetimes, from a table of them.
 
 Exit codes: 0 a plan was made, within ``--capacity`` if that was given; 1 no plan within
-``--capacity`` was found, and the best one is told and written all the same; 2 wrong
-usage, or a table that cannot be read; 130 interrupted, and the best plan till then is
-told and written.
+``--capacity`` was found, and the best one is told and written all the same, or there
+was none within ``--seconds``; 2 wrong usage, or a table that cannot be read; 130
+interrupted, and the best plan till then, if any, is told and written.
 """
 
 from __future__ import annotations
@@ -41,23 +41,24 @@ def plan(
     `MisuseError` for what cannot be read, written or planned.
     """
     most = None if capacity is None else knobs.limit("--capacity", capacity, "1 B")
-    table = parse_lifetimes(path, read_file(path, "Name a CSV file of lifetimes"))
-    target = None if output is None else _target(path, output, table)
     watch = _Watch()
-    with progress(lambda: f"{Path(path).stem}: {watch.best}"), watch:
-        made = planner.plan(
-            table.buffers,
-            capacity=most,
-            seconds=seconds,
-            alignment=alignment,
-            seed=seed,
-            goes_on=watch.goes_on,
-        )
-    wrong = planner.violations(table.buffers, made.offsets, alignment)
-    if wrong:
-        raise InternalError(f"a plan is sound, but {wrong[0].text}")
-    if target is not None:
-        _write(target, table.with_offsets(made.offsets))
+    with progress(lambda: f"{Path(path).stem}: {watch.now}"):
+        table = parse_lifetimes(path, read_file(path, "Name a CSV file of lifetimes"))
+        target = None if output is None else _target(path, output, table)
+        with watch:
+            made = planner.plan(
+                table.buffers,
+                capacity=most,
+                seconds=seconds,
+                alignment=alignment,
+                seed=seed,
+                goes_on=watch.goes_on,
+            )
+        wrong = planner.violations(table.buffers, made.offsets, alignment)
+        if wrong:
+            raise InternalError(f"a plan is sound, but {wrong[0].text}")
+        if target is not None:
+            _write(target, table.with_offsets(made.offsets))
     if as_json:
         print(json.dumps(_plain(path, table, made, most, alignment)))
     else:
@@ -71,25 +72,30 @@ def plan(
 
 
 class _Watch:
-    """Knows how far a search is; the first Control-C inside ends it."""
+    """Knows how far a plan is; the first Control-C inside ends the search."""
 
     def __init__(self) -> None:
-        self.best, self.interrupted = "no plan so far", False
+        self.now, self.interrupted = "reading", False
 
     def __enter__(self) -> None:
+        self.now = "no plan so far"
         self._before = signal.signal(signal.SIGINT, self._interrupt)
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.now = "checking the plan"
         signal.signal(signal.SIGINT, self._before)
+        if kind is TimeoutError and self.interrupted:
+            raise KeyboardInterrupt
 
     def _interrupt(self, *_: object) -> None:
         """End the search; once more ends the command."""
         self.interrupted = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    def goes_on(self, best: int) -> bool:
+    def goes_on(self, best: int | None) -> bool:
         """Note the best height so far; return whether to go on."""
-        self.best = f"{best:,} bytes so far"
+        if best is not None:
+            self.now = f"{best:,} bytes so far"
         return not self.interrupted
 
 

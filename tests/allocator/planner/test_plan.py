@@ -185,3 +185,22 @@ def test_a_search_ends_when_it_is_told_to():
     assert len(heights) >= 50
     assert made.height == min(heights)
     assert not violations(buffers, made.offsets)
+
+
+MANY = [Buffer(at, at + 40, 1 + at * 37 % 101) for at in range(2_000)]
+
+
+def test_no_plan_within_the_time_is_an_error():
+    """Of many buffers; few are packed at once, and without a limit all are packed."""
+    with pytest.raises(TimeoutError, match="1,024 of 2,000 buffers are placed"):
+        plan(MANY, seconds=0)
+    assert not violations(MANY[:1_000], plan(MANY[:1_000], seconds=0).offsets)
+    assert not violations(MANY, plan(MANY, steps=0).offsets)
+
+
+def test_the_first_packing_ends_when_it_is_told_to():
+    """It asks, too, though there is no height to tell."""
+    asked = []
+    with pytest.raises(TimeoutError, match="no plan yet"):
+        plan(MANY, goes_on=asked.append)
+    assert asked == [None]

@@ -12,20 +12,21 @@ from dataclasses import dataclass, field
 class Effort:
     """How long to search on, which depends on the best height found so far, in bytes.
 
-    A height of ``enough`` ends it, and ``goes_on``, which is asked often, once there
-    is one. It lasts for ``seconds``, but for ``polish`` where the height is at most
-    ``near``; and for at most ``most`` steps. What a search does depends on its steps
-    alone: the seconds only end it.
+    A height of ``enough`` ends it, and ``goes_on``, which is asked often. It lasts for
+    ``seconds``, but for ``polish`` where the height is at most ``near``, and, if it is
+    ``patient``, until there is one; and for at most ``most`` steps. What a search does
+    depends on its steps alone: the seconds only end it.
     """
 
     enough: int
     seconds: float
     near: int = 0
     polish: float = math.inf
+    patient: bool = False
     most: int | None = None
     steps: int = 0
     best: int | None = None
-    goes_on: Callable[[int], bool] | None = None
+    goes_on: Callable[[int | None], bool] | None = None
     _started: float = field(default_factory=time.monotonic)
 
     @property
@@ -36,8 +37,10 @@ class Effort:
     def late(self) -> bool:
         """Return whether the time is over."""
         best = self.best
-        if best is not None and self.goes_on is not None and not self.goes_on(best):
+        if self.goes_on is not None and not self.goes_on(best):
             return True
+        if best is None and self.patient:
+            return False
         is_near = best is not None and best <= self.near
         allowed = min(self.seconds, self.polish) if is_near else self.seconds
         return self.elapsed >= allowed

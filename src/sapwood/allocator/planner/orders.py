@@ -106,14 +106,30 @@ def size_order(instance: Instance) -> list[int]:
     return sorted(range(len(sizes)), key=lambda n: (-sizes[n], n))
 
 
-def fit(instance: Instance, order: Iterable[int]) -> Wholes:
-    """Return where each buffer begins, in grains, placed in ``order``."""
+_UNASKED = 1024
+"""So many buffers are placed at once: that takes less than anybody waits for."""
+
+_CHECKED_EVERY = 64
+
+
+def fit(
+    instance: Instance, order: Iterable[int], late: Callable[[], bool] | None = None
+) -> Wholes:
+    """Return where each buffer begins, in grains, placed in ``order``.
+
+    Raises TimeoutError where many are left once it is late.
+    """
     count, kind = instance.count, instance.size.dtype
     begins: Wholes = np.zeros(count, kind)
     # Of those that lie already, in the order of where they begin.
     lower, upper = np.zeros(count, np.int32), np.zeros(count, np.int32)
     begin, end = np.zeros(count, kind), np.zeros(count, kind)
     for placed, number in enumerate(order):
+        if late and placed >= _UNASKED and placed % _CHECKED_EVERY == 0 and late():
+            raise TimeoutError(
+                f"there is no plan yet: {placed:,} of {count:,} buffers are placed. "
+                "Give it more seconds"
+            )
         first, last = instance.lower[number], instance.upper[number]
         size = instance.size[number]
         beside = np.flatnonzero((lower[:placed] < last) & (upper[:placed] > first))
@@ -144,8 +160,6 @@ def _tightest(begins: Wholes, ends: Wholes, size: int) -> int:
 
 _FEW = 64
 """With fewer buffers than this, there is no use in leaving out those that lie."""
-
-_CHECKED_EVERY = 64
 
 
 def stack(
@@ -181,10 +195,10 @@ def pack(
 ) -> Wholes:
     """Return the best of several packings, in grains: the largest first, to begin with.
 
-    It ends with the effort, or after ``rounds`` others; a step is one of these. The
-    first one takes the time it needs. ``instance`` has buffers.
+    It ends with the effort, or after ``rounds`` others; a step is one of these. Raises
+    TimeoutError where the effort ends before the first. ``instance`` has buffers.
     """
-    best = fit(instance, size_order(instance))
+    best = fit(instance, size_order(instance), effort.late)
     height = instance.height(best)
     ranked = itertools.cycle(learners(instance, seed))
     for learner in itertools.islice(ranked, rounds):

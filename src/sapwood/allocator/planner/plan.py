@@ -51,19 +51,20 @@ def plan(
     alignment: int = 1,
     seed: int = 0,
     steps: int | None = None,
-    goes_on: Callable[[int], bool] | None = None,
+    goes_on: Callable[[int | None], bool] | None = None,
 ) -> Plan:
     """Return the best plan found: no two buffers overlap that are in use at once.
 
     The search ends as soon as the height is within ``capacity`` bytes (None: at the
-    lower bound), or after ``seconds``. None: 45; of more than 1,000 buffers 5 once the
-    height is within 1 % of the lower bound. The first packing, the largest buffers
-    first, takes the time it needs. Offsets are multiples of ``alignment``. After a
-    given number of ``steps`` the plan depends on nothing but ``seed``. ``goes_on`` is
-    called with the best height so far, often; where it returns False, that is the plan.
+    lower bound), or after ``seconds``. None: 45, but not before there is a plan; of
+    more than 1,000 buffers 5 once the height is within 1 % of the lower bound. Offsets
+    are multiples of ``alignment``. After a given number of ``steps`` the plan depends
+    on nothing but ``seed``. ``goes_on`` is called with the best height so far, None at
+    first, often; where it returns False, that is the plan.
 
     Raises `MisuseError` for impossible buffers, an alignment below 1, and negative
-    capacities, seconds or steps.
+    capacities, seconds or steps; TimeoutError where it ends before there is a plan of
+    many buffers.
     """
     bound = lower_bound(buffers, alignment)
     _check_limits(capacity=capacity, seconds=seconds, steps=steps)
@@ -74,6 +75,7 @@ def plan(
         seconds=_SECONDS if seconds is None else seconds,
         near=bound + bound // _NEAR if impatient else 0,
         polish=_POLISH,
+        patient=seconds is None,
         most=steps,
         goes_on=goes_on,
     )
