@@ -23,6 +23,7 @@ Every error has fields, survives pickling, and ends with what to do.
 
 from __future__ import annotations
 
+import errno
 import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,11 +56,17 @@ class MisuseError(SapwoodError):
 
 @contextmanager
 def misuse_of_file(what: str, remedy: str) -> Iterator[None]:
-    """Raise `MisuseError` for an `OSError` inside: ``what``, why, and the remedy."""
+    """Raise `MisuseError` for an `OSError` inside: ``what``, why, and the remedy.
+
+    A full disk is nobody's misuse: it stays an `OSError`, which says ``what``.
+    """
     try:
         yield
     except OSError as error:
-        raise MisuseError(f"{what}: {error.strerror or error}. {remedy}") from error
+        said = f"{what}: {error.strerror or error}"
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise OSError(error.errno, said) from error
+        raise MisuseError(f"{said}. {remedy}") from error
 
 
 def words(error: Exception) -> str:
@@ -96,7 +103,7 @@ _MOST: Final = 1 << 30
 
 def read_file(path: str | Path, remedy: str) -> bytes:
     """Return what is in a file; raise `MisuseError` where that cannot be read."""
-    with misuse_of_file(f"{path} cannot be read", remedy):
+    with misuse_of_file(f"{str(path) or repr('')} cannot be read", remedy):
         with Path(path).open("rb") as file:
             data = file.read(_MOST + 1)
         if len(data) > _MOST:

@@ -124,14 +124,16 @@ def test_inputs_that_do_not_fit_are_told(saved, arrays, capsys, inputs, told):
 
 
 def test_files_that_are_no_arrays_are_told(saved, tmp_path, capsys):
-    """Missing, empty, text, several in one, or one that says it is 582 TiB."""
+    """Missing, empty, text, several in one, no zip, or of any size that it says."""
     np.savez(tmp_path / "many.npz", a=np.ones(3))
     (tmp_path / "empty.npy").write_bytes(b"")
     (tmp_path / "text.npy").write_text("1 2 3")
-    with (tmp_path / "bomb.npy").open("wb") as file:
-        told = {"descr": "<f8", "fortran_order": False, "shape": (8 * 10**13,)}
-        np.lib.format.write_array_header_1_0(file, told)
-    for name in ("missing.npy", "empty.npy", "text.npy", "many.npz", "bomb.npy"):
+    (tmp_path / "zip.npy").write_bytes(b"PK\x03\x04 and nothing else")
+    for name, size in (("bomb.npy", 8 * 10**13), ("beyond.npy", 10**32 - 1)):
+        with (tmp_path / name).open("wb") as file:
+            told = {"descr": "<f8", "fortran_order": False, "shape": (size,)}
+            np.lib.format.write_array_header_1_0(file, told)
+    for name in ("missing.npy", *sorted(path.name for path in tmp_path.iterdir())):
         assert main(["run", saved, "--input", str(tmp_path / name)]) == 2
         assert f"{name} " in capsys.readouterr().err
 
@@ -144,25 +146,25 @@ def test_outputs_that_cannot_be_are_told(saved, arrays, tmp_path, capsys):
     assert "4 outputs were named, and the function returns 2" in capsys.readouterr().err
     assert main([*argv, "--output", str(tmp_path / "none" / "out.npy")]) == 2
     assert "cannot be written" in capsys.readouterr().err
-    assert main([*argv, "--output", "/dev/full"]) == 2
+    assert main([*argv, "--output", "/dev/full"]) == 1
     told = capsys.readouterr().err
     assert told.startswith("sapwood: /dev/full cannot be written: No space left on")
 
 
 @pytest.mark.parametrize("verb", ["show", "run"])
 def test_files_that_are_none_are_told(verb, saved, tmp_path, capsys):
-    """A damaged one fails; a missing one is wrong usage. One line for either."""
+    """Wrong usage, whether it is missing or damaged: one line, which names it."""
     damaged = tmp_path / "damaged"
     damaged.write_bytes(Path(saved).read_bytes()[:-1])
     pipe, endless = tmp_path / "pipe", tmp_path / "endless"
     os.mkfifo(pipe)
     with endless.open("wb") as file:
         file.truncate(1 << 42)
-    bad = [(tmp_path / "missing", 2), (tmp_path, 2), (pipe, 2), ("a" * 300, 2)]
-    for path, code in ((damaged, 1), (endless, 1), *bad):
-        assert main([verb, str(path)]) == code
+    missing = tmp_path / "missing"
+    for path in (damaged, endless, missing, tmp_path, pipe, "a" * 300):
+        assert main([verb, str(path)]) == 2
         told = capsys.readouterr().err
-        assert told.startswith("sapwood: ")
+        assert told.startswith(f"sapwood: {path}")
         assert told.count("\n") == 1
 
 

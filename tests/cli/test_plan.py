@@ -208,7 +208,7 @@ def test_a_failed_write_leaves_what_was_there(trace, tmp_path, capsys, monkeypat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
-    assert main(["plan", str(trace), "-o", str(out)]) == 2
+    assert main(["plan", str(trace), "-o", str(out)]) == 1
     assert "cannot be written: No space left on device" in capsys.readouterr().err
     assert out.read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.csv", "step.csv"]
@@ -342,3 +342,12 @@ def test_a_terminal_shows_what_is_being_done(slow, said, trace, capsys, monkeypa
     monkeypatch.setattr(slow, waits)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     assert main(["plan", str(trace)]) == 130
+
+
+def test_no_name_and_a_full_disk_are_told(trace, capsys):
+    """The one is wrong usage, the other is nobody's fault."""
+    assert main(["plan", ""]) == 2
+    assert capsys.readouterr().err.startswith("sapwood: '' cannot be read: ")
+    assert main(["plan", str(trace), "-o", "/dev/full"]) == 1
+    full = "sapwood: /dev/full cannot be written: No space left on device\n"
+    assert capsys.readouterr().err == full

@@ -149,3 +149,12 @@ def test_a_terminal_shows_how_far_it_is(trace, capsys, monkeypatch):
     assert main(["simulate", trace, "--policy", "classic"]) == 130
     told = capsys.readouterr().err
     assert told.endswith(f"\r{'':79}\rsapwood: interrupted\n")
+
+
+@pytest.mark.parametrize("data", [b"{}", b"{", b"\x80\x04]r\xff\xff\xff\xff."])
+def test_what_is_wrong_in_a_snapshot_names_its_file(data, tmp_path, capsys):
+    """As for other traces."""
+    path = tmp_path / "d.json"
+    path.write_bytes(data)
+    assert main(["simulate", str(path)]) == 2
+    assert capsys.readouterr().err.startswith(f"sapwood: {path}: the ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -38,12 +39,12 @@ def test_the_page_is_written_where_asked(source, snapshot, tmp_path):
 
 def test_a_device_is_not_replaced(source, tmp_path, capsys):
     """It is written to, and a full one is told."""
-    for name, code in (("full", 2), ("null", 0)):
+    for name, code in (("full", 1), ("null", 0)):
         link = tmp_path / name
         link.symlink_to(f"/dev/{name}")
         assert main(["report", str(source), "-o", str(link)]) == code
         assert link.is_symlink()
-    assert "full: No space left on device" in capsys.readouterr().err
+    assert capsys.readouterr().err.endswith("full: No space left on device\n")
 
 
 def test_a_snapshot_is_not_replaced(source):
@@ -61,10 +62,11 @@ def test_a_snapshot_is_not_replaced(source):
         (b"\xff\xfe", "is no JSON"),
         (b"[" * 200_000, "is no JSON"),
         (b'{"schema": NaN}', "NaN is not JSON"),
-        (b"[]", "the snapshot is .*, not a table"),
-        (b'{"schema": 1}', "the snapshot lacks made"),
+        (b'{"schema": 1%s}' % (b"1" * 5_000), "is no JSON.*has 5001 digits. Write"),
+        (b"[]", "run.json: the snapshot is .*, not a table"),
+        (b'{"schema": 1}', "run.json: the snapshot lacks made"),
     ],
-    ids=["cut off", "no text", "deep", "no number", "no table", "no fields"],
+    ids=["cut", "no text", "deep", "no number", "long", "no table", "no fields"],
 )
 def test_what_is_no_snapshot_is_refused(source, content, told):
     """Nothing is written, and the message says why."""
@@ -78,3 +80,11 @@ def test_a_missing_snapshot_is_named(tmp_path):
     """The message says which file, and how to make one."""
     with pytest.raises(MisuseError, match=r"none\.json cannot be read.*rt\.snapshot"):
         report(str(tmp_path / "none.json"))
+
+
+@pytest.mark.parametrize("path", [".", "/", ""])
+def test_a_folder_is_no_snapshot(path, capsys):
+    """Nor is no name: it is said in a line."""
+    assert main(["report", path]) == 2
+    said = f"sapwood: {path or repr('')} cannot be read: Is a directory.*\n"
+    assert re.fullmatch(said, capsys.readouterr().err)

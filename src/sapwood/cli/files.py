@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -21,9 +23,9 @@ from sapwood.units import size_text
 
 
 def show(path: str, *, as_json: bool) -> int:
-    """Print what is in a file; return 0. Raises `StoreError` for a damaged one."""
+    """Print what is in a file; return 0. Raises `MisuseError` for a damaged one."""
     with _runtime(path) as runtime, progress(lambda: f"reading {path}"):
-        found = _contents(runtime.load(path, nested=False))
+        found = _contents(_load(runtime, path))
     if as_json:
         print(json.dumps(found))
         return 0
@@ -44,8 +46,17 @@ def show(path: str, *, as_json: bool) -> int:
 def _runtime(path: str) -> sw.Runtime:
     """Return a runtime for a file that is there: so far all are of emulated devices."""
     if not _is_file(path):
-        raise MisuseError(f"{path} is no file. Name one that sapwood.save() wrote")
+        raise MisuseError(
+            f"{path or repr('')} is no file. Name one that sapwood.save() wrote"
+        )
     return sw.Runtime(knobs.current().device or "emulated")
+
+
+def _load(runtime: sw.Runtime, path: str) -> Loaded:
+    try:
+        return runtime.load(path, nested=False)
+    except StoreError as error:
+        raise MisuseError(str(error)) from error
 
 
 def _is_file(path: str) -> bool:
@@ -91,7 +102,7 @@ def run(path: str, inputs: Sequence[str], outputs: Sequence[str]) -> int:
     """
     named, unnamed = _split(inputs)
     with _runtime(path) as runtime, progress(lambda: f"running {path}"):
-        function = runtime.load(path, nested=False)
+        function = _load(runtime, path)
         saved, arrays = _choose(function.bundle.recordings, named, unnamed)
         leaves = [
             function.arguments[saved.pinned[name]]
@@ -119,9 +130,12 @@ def _split(inputs: Sequence[str]) -> tuple[dict[str, Any], list[Any]]:
 
 def _read(path: str) -> Any:
     try:
-        with misuse_of_file(f"{path} cannot be read", "Name a .npy file"):
-            found = np.load(path, allow_pickle=False)
-    except (EOFError, MemoryError, ValueError) as error:
+        with (
+            misuse_of_file(f"{path} cannot be read", "Name a .npy file"),
+            Path(path).open("rb") as file,
+        ):
+            found = np.load(file, allow_pickle=False)
+    except (ArithmeticError, BadZipFile, EOFError, MemoryError, ValueError) as error:
         raise MisuseError(
             f"{path} is no array in a .npy file, or larger than memory. Write one, "
             "with numpy.save"
@@ -193,11 +207,9 @@ def _write(arrays: Sequence[Any], outputs: Sequence[str]) -> None:
             f"{len(arrays)} arrays. Name as many"
         )
     for array, path in zip(arrays, outputs, strict=False):
-        with (
-            misuse_of_file(f"{path} cannot be written", "Name another file"),
-            Path(path).open("wb") as file,
-        ):
-            np.save(file, array, allow_pickle=False)
+        np.save(data := BytesIO(), array, allow_pickle=False)
+        with misuse_of_file(f"{path} cannot be written", "Name another file"):
+            Path(path).write_bytes(data.getbuffer())
         print(f"{path}: {_text(array)}")
     for number, array in enumerate(arrays[len(outputs) :], len(outputs) + 1):
         print(f"output {number}, not written: {_text(array)}")

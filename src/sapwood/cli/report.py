@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sapwood.cli.progress import progress
-from sapwood.errors import MisuseError, read_file
+from sapwood.errors import MisuseError, of_file, read_file
 from sapwood.units import size_text
 
 
@@ -16,27 +16,33 @@ def report(snapshot_path: str, out_path: str | None = None) -> int:
 
     ``out_path`` is where to; None: beside the snapshot, with ``.html`` for its ending.
     Raises `MisuseError` where the one cannot be read or is no snapshot, and where the
-    other cannot be written.
+    other cannot be written; OSError for a full disk.
     """
     from sapwood import view
+    from sapwood.view.schema import validate
 
-    source = Path(snapshot_path)
-    target = Path(out_path) if out_path else source.with_suffix(".html")
-    if target == source:
-        raise MisuseError(f"the page would replace its snapshot {source}. Name another")
-    with progress(lambda: f"drawing {target}"):
-        view.report(_read(source), target)
+    with progress(lambda: f"drawing {snapshot_path}"):
+        snapshot, source = _read(snapshot_path), Path(snapshot_path)
+        target = Path(out_path) if out_path else source.with_suffix(".html")
+        if target == source:
+            raise MisuseError(
+                f"the page would replace its snapshot {source}. Name another"
+            )
+        with of_file(source):
+            validate(snapshot)
+        view.report(snapshot, target)
     print(f"{target} ({size_text(target.stat().st_size)}): open it in a browser")
     return 0
 
 
-def _read(source: Path) -> Any:
+def _read(source: str) -> Any:
     remedy = "Write one with json.dump(rt.snapshot(), file)"
     try:
         text = read_file(source, remedy).decode()
         return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise MisuseError(f"{source} is no JSON: {error}. {remedy}") from error
+        why = str(error).partition(";")[0]  # what follows is for programmers
+        raise MisuseError(f"{source} is no JSON: {why}. {remedy}") from error
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from sapwood.errors import MisuseError, SapwoodError, StoreError
+from sapwood.errors import MisuseError, SapwoodError, StoreError, of_file
 from sapwood.graphs.whole import replace_file
 from sapwood.persist.archive import Archive, SlotBinding
 from sapwood.persist.bundle import Bundle, Saved, device_text, pack, unpack
@@ -65,7 +65,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, bytes]:
     Raises `StoreError` where it cannot be read, or is damaged.
     """
     try:
-        with Path(path).open("rb") as file:
+        with of_file(os.fspath(path)), Path(path).open("rb") as file:
             head = file.read(len(MAGIC))  # of what is not ours, nothing more is read
             return split(head + file.read() if head == MAGIC else head)
     except OSError as error:
@@ -81,7 +81,9 @@ def load_from(
     nested: bool,
 ) -> Loaded:
     """Return the function in a file, on a runtime; for `Runtime` alone."""
-    bundle = unpack(read(path), recordings.integration, nested=nested)
+    sections = read(path)
+    with of_file(os.fspath(path)):
+        bundle = unpack(sections, recordings.integration, nested=nested)
     device = recordings.device
     here = device_text(device.driver.abilities)
     if bundle.device != here:

@@ -38,7 +38,7 @@ def report(snapshot: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Write the page about ``snapshot`` to ``path``, whole or not at all.
 
     Raises `MisuseError` for a snapshot that is not as docs/snapshot.md says, and where
-    ``path`` cannot be written.
+    ``path`` cannot be written; `OSError` where a disk is full.
     """
     page = render(snapshot).encode()
     target = Path(path)

@@ -15,7 +15,7 @@ from sapwood.allocator.caching.export import snapshot
 from sapwood.allocator.caching.export.torch_snapshot import loads_torch
 from sapwood.allocator.caching.picture import Picture
 from sapwood.allocator.simulate.trace import Buffer, Trace
-from sapwood.errors import MisuseError, read_file
+from sapwood.errors import MisuseError, of_file, read_file
 from sapwood.units import Size
 
 
@@ -127,9 +127,10 @@ def read_trace(path: str | Path, device: int | None = None) -> Trace:
     is chosen in a file that does not tell them apart.
     """
     source = Path(path)
-    data = read_file(source, "Name a file with a trace")
+    data = read_file(path, "Name a file with a trace")
     if data.startswith(_PICKLE):
-        return from_picture(source.stem, loads_torch(data, device))
+        with of_file(source):
+            return from_picture(source.stem, loads_torch(data, device))
     if device is not None:
         raise MisuseError(
             f"{source} is no snapshot of PyTorch, so there is no device {device} to "
@@ -137,7 +138,8 @@ def read_trace(path: str | Path, device: int | None = None) -> Trace:
         )
     text = data.decode("utf-8-sig", errors="replace")
     if text.lstrip().startswith(("{", "[")):
-        return from_picture(source.stem, snapshot.loads(text))
+        with of_file(source):
+            return from_picture(source.stem, snapshot.loads(text))
     header = [cell.strip() for cell in re.split("[,\t]", text.partition("\n")[0])]
     if header == list(COLUMNS):
         return from_rmm(source.stem, text)

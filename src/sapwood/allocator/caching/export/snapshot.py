@@ -142,8 +142,9 @@ def loads(text: str) -> Picture:
     try:
         top = Item(json.loads(text), "snapshot")
     except (ValueError, RecursionError) as error:
+        why = str(error).partition(";")[0]  # what follows is for programmers
         raise MisuseError(
-            f"the snapshot is no JSON: {error}. Use the file as it was written"
+            f"the snapshot is no JSON: {why}. Use the file as it was written"
         ) from None
     found = {name: top.value[name] for name in _FORMAT if name in top.members()}
     if found != _FORMAT:
