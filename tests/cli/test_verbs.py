@@ -72,6 +72,8 @@ def test_doctor_fails_where_nothing_works(capsys, monkeypatch):
         ["plan", "x", "--seed", "9" * 5_000],
         ["--json", "store", "gc"],
         ["plan", "x", "x"],
+        ["store", "--json"],
+        ["--bogus", "plan", "x"],
     ],
     ids=lambda argv: " ".join(argv)[:20],
 )
@@ -82,6 +84,51 @@ def test_wrong_usage_exits_with_two(argv, capsys):
     assert refused.value.code == 2
     told = capsys.readouterr().err
     assert re.fullmatch(r"sapwood.*: .*\. See sapwood.* --help\n", told)
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--bogus"], "sapwood: --bogus needs a verb: one of doctor, show, "),
+        (["store", "--json"], "sapwood store: --json needs a verb: one of ls, gc"),
+        (["--bogus", "plan", "x"], "sapwood: unrecognized arguments: --bogus"),
+        (["plan"], "sapwood plan: the following arguments are required: TRACE.csv"),
+    ],
+    ids=lambda argv: " ".join(argv)[:20],
+)
+def test_what_is_wrong_is_said(argv, told, capsys):
+    """And not that of which it was the consequence."""
+    with pytest.raises(SystemExit):
+        main(argv)
+    assert capsys.readouterr().err.startswith(told)
+
+
+def test_help_is_of_what_it_stands_behind(capsys):
+    """So is the version."""
+    for argv, told in (
+        (["--help", "plan"], "usage: sapwood [-h]"),
+        (["plan", "--help"], "usage: sapwood plan"),
+        (["--version", "plan"], f"sapwood {sw.__version__}"),
+    ):
+        with pytest.raises(SystemExit, match="0"):
+            main(argv)
+        assert capsys.readouterr().out.startswith(told)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--seconds", "2", "-o", "plan", "plan", "t.csv"],
+        ["--seconds=2", "plan", "-o", "plan", "t.csv"],
+        ["-o", "plan", "plan", "t.csv", "--seconds", "2"],
+    ],
+)
+def test_options_with_a_value_may_go_before_their_verb(argv, tmp_path, monkeypatch):
+    """Whatever the value is."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text("id,lower,upper,size\n")
+    assert main(argv) == 0
+    assert (tmp_path / "plan").read_text() == "id,lower,upper,size,offset\n"
 
 
 def test_options_may_go_before_their_verb(capsys):

@@ -165,8 +165,13 @@ def test_the_folder_is_named_before_or_behind_the_command(path, capsys):
     """The one behind goes before."""
     assert main(["store", "--path", "nowhere", "ls", "--path", str(path)]) == 0
     behind = capsys.readouterr().out
-    assert main(["store", "--path", str(path), "ls"]) == 0
-    assert capsys.readouterr().out == behind
+    for argv in (
+        ["store", "--path", str(path), "ls"],
+        ["--path", str(path), "store", "ls"],
+        ["--path", "gc", "--path", str(path), "store", "ls"],
+    ):
+        assert main(argv) == 0
+        assert capsys.readouterr().out == behind
 
 
 def test_people_see_calls_and_what_has_changed(path, tmp_path, capsys):

@@ -6,12 +6,13 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
 from sapwood.errors import CaptureError, DriverError, MisuseError, StoreError, words
@@ -50,21 +51,46 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _arguments(argv: Sequence[str]) -> dict[str, Any]:
-    """Return the arguments, where options without a value may go before their verb."""
+    """Return the arguments, where options may go before their verb."""
     parser = _parser()
-    _, early = parser.parse_known_args(argv)
-    behind = sorted(argv, key=lambda each: each in early and each.startswith("-"))
-    return vars(parser.parse_args(behind))
+    return vars(parser.parse_args(parser.in_order(argv)))
+
+
+_OWN: Final = {"-h", "--help", "--version"}
+_ALONE: Final = {*_OWN, "--json"}
+"""The options that take no value."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says in one line what it does not understand."""
+    """Says in one line what it does not understand; ``verbs`` are its parsers."""
+
+    verbs: Mapping[str, _Parser] = MappingProxyType({})
+
+    def in_order(self, argv: Sequence[str]) -> list[str]:
+        """Return the arguments with a verb before the options that stand before it.
+
+        What stands behind an option is taken for its value, if there is another verb.
+        """
+        found = [at for at, word in enumerate(argv) if word in self.verbs]
+        if not found:
+            if self.verbs and argv and argv[0].startswith("-") and argv[0] not in _OWN:
+                self.error(f"{argv[0]} needs a verb: one of {', '.join(self.verbs)}")
+            return [*argv]
+        at = min(found, key=lambda at: (at > 0 and _takes_value(argv[at - 1]), at))
+        if not _OWN.isdisjoint(argv[:at]):
+            return [*argv]
+        rest = [*argv[:at], *argv[at + 1 :]]
+        return [argv[at], *self.verbs[argv[at]].in_order(rest)]
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}. See {self.prog} --help\n")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _takes_value(word: str) -> bool:
+    return word.startswith("-") and word not in _ALONE and "=" not in word
+
+
+def _parser() -> _Parser:
     parser = _Parser(
         prog="sapwood",
         description="Record GPU work once, replay it at driver speed.",
@@ -72,6 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"sapwood {__version__}")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
+    parser.verbs = verbs.choices
     verb = partial(_verb, verbs.add_parser)
     _json(verb("doctor", "doctor", "say what is here and what runs where"))
     show = verb("files", "show", "say what is in a file that save() wrote")
@@ -88,22 +115,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _verb(
-    add: Callable[..., argparse.ArgumentParser], module: str, name: str, text: str
-) -> argparse.ArgumentParser:
+def _verb(add: Callable[..., _Parser], module: str, name: str, text: str) -> _Parser:
     """Add a parser, which parses the arguments of a function in a module here."""
     parser = add(name, help=text, description=text)
     parser.set_defaults(verb=(module, name))
     return parser
 
 
-def _stores(store: argparse.ArgumentParser) -> None:
+def _stores(store: _Parser) -> None:
     store.add_argument(
         "--path", metavar="PATH", help="the folder; default: SAPWOOD_STORE"
     )
     commands = store.add_subparsers(required=True, metavar="COMMAND")
+    store.verbs = commands.choices
 
-    def command(name: str, text: str) -> argparse.ArgumentParser:
+    def command(name: str, text: str) -> _Parser:
         parser = _verb(commands.add_parser, "store", name, text)
         # Behind the command as well; left out there, what stands before it holds.
         parser.add_argument("--path", default=argparse.SUPPRESS, help="the folder")
