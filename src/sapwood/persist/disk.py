@@ -396,6 +396,13 @@ class DiskStore:
         place = next(each for each in (path, *path.parents) if each.exists())
         if not self.read_only and not os.access(place, os.W_OK | os.X_OK):
             return f"{place} cannot be written by this user"
+        if not self.read_only and place != path:
+            from tempfile import mkdtemp
+
+            try:  # as /proc, where this user may all, and nobody makes a folder
+                os.rmdir(mkdtemp(dir=place))  # noqa: PTH106
+            except OSError as error:
+                return f"no folder can be made in {place}: {error.strerror}"
         return None
 
     def scan(self) -> Iterator[Item]:
