@@ -84,6 +84,18 @@ def test_run_goes_on_from_the_file(saved, arrays, tmp_path, capsys):
     assert "output 2, not written: float64[3]" in told
 
 
+def test_no_store_is_used(saved, arrays, tmp_path, monkeypatch, capsys):
+    """Nor warned of, where it cannot be."""
+    store = tmp_path / "store"
+    argv = [["show", saved], ["run", saved, "--input", arrays("x", np.ones(3))]]
+    monkeypatch.setenv("SAPWOOD_STORE", str(store))
+    assert [main(each) for each in argv] == [0, 0]
+    assert not store.exists()
+    store.touch()
+    assert [main(each) for each in argv] == [0, 0]
+    assert capsys.readouterr().err == ""
+
+
 def test_inputs_choose_the_recording(saved, arrays, tmp_path):
     """By shape and dtype; names may be given, also of saved arguments."""
     x, out = np.arange(6.0).reshape(2, 3), tmp_path / "out.npy"

@@ -33,6 +33,17 @@ def test_doctor_says_what_is_here(capsys, monkeypatch):
     assert f"fast path in C: {found['fast']}" in said
 
 
+def test_doctor_leaves_the_store_alone(tmp_path, monkeypatch, capsys):
+    """It makes no folder and no entry, and warns of none."""
+    monkeypatch.setenv("SAPWOOD_STORE", str(tmp_path / "new" / "deep"))
+    assert main(["doctor"]) == 0
+    assert not [*tmp_path.iterdir()]
+    assert "new/deep" in "".join(capsys.readouterr().out.split())
+    (tmp_path / "new").touch()
+    assert main(["doctor"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_the_package_is_the_command():
     """``python -m sapwood`` does what ``sapwood`` does, with its exit codes."""
     told = subprocess.run(
@@ -138,11 +149,18 @@ def test_options_may_go_before_their_verb(capsys):
         assert json.loads(capsys.readouterr().out)["sapwood"] == sw.__version__
 
 
-def test_a_wrong_setting_exits_with_two(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("setting", "value", "told"),
+    [
+        ("EVENTS", "many", "SAPWOOD_EVENTS='many' is not allowed"),
+        ("ALLOC_CONF", "zz:1", "zz"),
+    ],
+)
+def test_a_wrong_setting_exits_with_two(setting, value, told, monkeypatch, capsys):
     """A wrong setting is the user's to mend: no traceback."""
-    monkeypatch.setenv("SAPWOOD_EVENTS", "many")
+    monkeypatch.setenv(f"SAPWOOD_{setting}", value)
     assert main(["doctor"]) == 2
-    assert "SAPWOOD_EVENTS='many' is not allowed" in capsys.readouterr().err
+    assert told in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

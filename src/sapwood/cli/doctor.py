@@ -12,6 +12,7 @@ import numpy as np
 
 import sapwood as sw
 from sapwood import _fast, knobs
+from sapwood.allocator.caching.settings import Settings
 from sapwood.cli.tables import print_table
 from sapwood.driver.cuda.bindings import is_driver_here
 from sapwood.errors import InternalError, SapwoodError
@@ -31,7 +32,11 @@ def doctor(*, as_json: bool) -> int:
 
 
 def findings() -> dict[str, Any]:
-    """Return what is here as plain data; imports no framework but NumPy."""
+    """Return what is here as plain data; imports no framework but NumPy.
+
+    Raises `MisuseError` for any setting that is wrong.
+    """
+    Settings.from_env()
     return {
         "sapwood": __version__,
         "python": platform.python_version(),
@@ -56,7 +61,7 @@ def _device(name: str) -> dict[str, Any]:
     note, works = "no NVIDIA driver here", False
     if name == "emulated" or is_driver_here():
         try:
-            with sw.Runtime(name) as rt:
+            with knobs.scope(store=""), sw.Runtime(name) as rt:  # no entry of this
                 _check(rt)
                 where = "on the CPU" if name == "emulated" else rt.abilities.name
                 note, works = f"{where}; self-check passed", True

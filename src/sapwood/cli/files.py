@@ -49,7 +49,8 @@ def _runtime(path: str) -> sw.Runtime:
         raise MisuseError(
             f"{path or repr('')} is no file. Name one that sapwood.save() wrote"
         )
-    return sw.Runtime(knobs.current().device or "emulated")
+    with knobs.scope(store="") as settings:  # files are read without one
+        return sw.Runtime(settings.device or "emulated")
 
 
 def _load(runtime: sw.Runtime, path: str) -> Loaded:
