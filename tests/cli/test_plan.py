@@ -344,6 +344,14 @@ def test_a_terminal_shows_what_is_being_done(slow, said, trace, capsys, monkeypa
     assert main(["plan", str(trace)]) == 130
 
 
+def test_one_buffer_is_one(tmp_path, capsys):
+    """In words."""
+    path = tmp_path / "one.csv"
+    path.write_text("id,lower,upper,size\na,0,1,4\n")
+    assert main(["plan", str(path)]) == 0
+    assert capsys.readouterr().out.startswith("one: 1 buffer in 4 bytes")
+
+
 def test_no_name_and_a_full_disk_are_told(trace, capsys):
     """The one is wrong usage, the other is nobody's fault."""
     assert main(["plan", ""]) == 2

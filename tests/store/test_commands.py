@@ -85,7 +85,8 @@ def test_verify_finds_what_is_wrong(path, keys, capsys):
     before = _times(path)
     assert verify(str(path)) == 1
     told = capsys.readouterr().out
-    assert f"entry-{keys[0].digest}: the stored" in told
+    assert f"entry-{keys[0].digest}: is damaged: " in told
+    assert told.count(keys[0].digest) == 1
     assert "which is not there" in told
     assert _times(path) == before
 
@@ -120,6 +121,28 @@ def test_why_is_a_diff_with_any_other(path, keys, make_key, capsys):
     assert "[red]x" in told
 
 
+def test_why_tells_of_damage_in_a_line(path, keys, capsys):
+    """However much there is."""
+    for key in keys[1:]:
+        _damage(path, entry_name(key.digest))
+    assert main(["store", "why", keys[0].digest, "--path", str(path)]) == 1
+    told = capsys.readouterr().err
+    assert "sapwood: 2 entries cannot be read: see store verify\n" in told
+    assert told.count("\n") == 2
+    assert keys[1].digest not in told
+
+
+def test_one_of_a_kind(path, make_key, capsys):
+    """Is counted as such."""
+    Entries(DiskStore(path, LIMIT)).put(make_key(shape="8"), {})
+    assert ls(str(path)) == 0
+    assert "1 entry, 1 value, " in capsys.readouterr().out
+    assert verify(str(path)) == 0
+    assert "1 value, 0 of them" in capsys.readouterr().out
+    assert trim(str(path), 0) == 0
+    assert "removed 1 file of" in capsys.readouterr().out
+
+
 def test_why_needs_two_entries(path, make_key, capsys):
     """An entry that is not there, or alone, is told."""
     key = make_key(shape="8")
@@ -150,7 +173,7 @@ def test_no_folder_is_wrong_usage(path, call):
     with pytest.raises(MisuseError, match="Name the folder of one"):
         call(str(path))
     assert not path.exists()
-    with pytest.raises(MisuseError, match="store_limit='-1' is not allowed"):
+    with pytest.raises(MisuseError, match="--limit='-1' is not allowed"):
         gc(str(path.parent), "-1")
 
 
@@ -187,7 +210,7 @@ def test_people_see_calls_and_what_has_changed(path, tmp_path, capsys):
     digests = [entry["digest"] for entry in entries]
     for ours, theirs, row in (
         (0, 1, ["signature", "(float64[2, 3], 5.0)", "(float64[2, 3], 4)"]),
-        (1, 2, ["step.__code__", "one", "another"]),
+        (1, 2, ["the code of step", "one", "another: edited"]),
     ):
         argv = ["store", "why", digests[ours], digests[theirs]]
         assert main([*argv, "--path", str(path)]) == 0
@@ -230,6 +253,11 @@ def test_a_folder_that_may_not_be_trusted(path, deed, capsys):
         (b"\xff\x00", None, "0xff00"),
         (b"\xff" * 40, 6, "0xfff…"),
         (b"\x1b[31m", None, "0x1b5b33316d"),
+        (b"null", None, "None"),
+        (b"true", None, "True"),
+        (b"1", None, "1"),
+        (b'"\\u00e9\\n"', None, "'é\\n'"),
+        (b'"broken', None, '"broken'),
     ],
 )
 def test_values_are_shown_as_text_or_hex(value, most, text):

@@ -15,6 +15,7 @@ import numpy as np
 import sapwood as sw
 from sapwood import knobs
 from sapwood.cli.progress import progress
+from sapwood.cli.tables import counted
 from sapwood.errors import MisuseError, StoreError, misuse_of_file
 from sapwood.persist.bundle import Saved
 from sapwood.runtime.files import Loaded
@@ -32,13 +33,13 @@ def show(path: str, *, as_json: bool) -> int:
     _say(f"{found['name']}, for {found['device']}")
     for number, recording in enumerate(found["recordings"], 1):
         kernels = ", ".join(f"{n} {name}" for name, n in recording["kernels"].items())
-        _say(f"  recording {number}: {recording['ops']} ops ({kernels})")
+        _say(f"  recording {number}: {counted(recording['ops'], 'op')} ({kernels})")
         for argument in recording["arguments"]:
             kept = ", saved" if argument["saved"] else ""
             _say(f"    takes {argument['name']}: {argument['array']}{kept}")
         for array in recording["reads"]:
             _say(f"    reads {array}")
-        print(f"    returns {recording['returns']} leaves")
+        print(f"    returns {counted(recording['returns'], 'leaf', 'leaves')}")
     print(f"  contents of arrays: {size_text(found['bytes'])}")
     return 0
 
@@ -205,7 +206,7 @@ def _write(arrays: Sequence[Any], outputs: Sequence[str]) -> None:
     if len(outputs) > len(arrays):
         raise MisuseError(
             f"{len(outputs)} outputs were named, and the function returns "
-            f"{len(arrays)} arrays. Name as many"
+            f"{counted(len(arrays), 'array')}. Name as many"
         )
     for array, path in zip(arrays, outputs, strict=False):
         np.save(data := BytesIO(), array, allow_pickle=False)

@@ -19,6 +19,7 @@ from sapwood.allocator import planner
 from sapwood.allocator.lifetimes import OFFSET, Lifetimes, parse_lifetimes
 from sapwood.allocator.planner import Plan
 from sapwood.cli.progress import progress
+from sapwood.cli.tables import counted
 from sapwood.errors import InternalError, MisuseError, misuse_of_file, read_file
 from sapwood.graphs.whole import replace_file
 from sapwood.units import size_text
@@ -149,9 +150,9 @@ def _plain(
 
 def _tell(path: str, table: Lifetimes, made: Plan) -> None:
     print(
-        f"{Path(path).stem}: {len(table.buffers):,} buffers in {made.height:,} bytes "
-        f"({size_text(made.height)}), {made.ratio:.4f} of the lower bound of "
-        f"{made.lower_bound:,}, in {made.seconds:.1f} s"
+        f"{Path(path).stem}: {counted(len(table.buffers), 'buffer')} in "
+        f"{made.height:,} bytes ({size_text(made.height)}), {made.ratio:.4f} of the "
+        f"lower bound of {made.lower_bound:,}, in {made.seconds:.1f} s"
     )
 
 

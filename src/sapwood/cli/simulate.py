@@ -17,7 +17,7 @@ from sapwood.allocator.caching.settings import Settings
 from sapwood.allocator.simulate import POLICIES, Outcome, Trace, read_trace
 from sapwood.allocator.simulate import simulate as outcome_of
 from sapwood.cli.progress import progress
-from sapwood.cli.tables import print_table
+from sapwood.cli.tables import counted, print_table
 from sapwood.errors import MisuseError
 from sapwood.units import size_text
 
@@ -89,7 +89,7 @@ def _mib(size: int) -> str:
 
 def _show(trace: Trace, outcomes: Sequence[Outcome]) -> None:
     title = (
-        f"{trace.name}: {len(trace.buffers):,} buffers, at most "
+        f"{trace.name}: {counted(len(trace.buffers), 'buffer')}, at most "
         f"{_mib(trace.peak)} alive at once"
     )
     rows = (

@@ -18,7 +18,7 @@ import numpy as np
 
 from sapwood import knobs
 from sapwood.cli.progress import progress
-from sapwood.cli.tables import print_table
+from sapwood.cli.tables import counted, print_table
 from sapwood.errors import MisuseError, StoreError
 from sapwood.persist.api import Item
 from sapwood.persist.disk import DiskStore, is_store
@@ -63,9 +63,11 @@ def ls(path: str | None, as_json: bool = False) -> int:
 
 def gc(path: str | None, limit: str | None = None) -> int:
     """Do what `trim` does, with a limit as text, such as 80GiB; None: what is set."""
-    changes = {} if limit is None else {"store_limit": limit}
-    with knobs.scope(**changes) as settings:
-        return trim(path, settings.store_limit)
+    most = knobs.current().store_limit
+    if limit is not None:
+        named = {setting.name: setting for setting in knobs.settings()}
+        most = named["store_limit"].accept(limit, "--limit")
+    return trim(path, most)
 
 
 def trim(path: str | None, limit: int) -> int:
@@ -75,7 +77,8 @@ def trim(path: str | None, limit: int) -> int:
     """
     trimmed = DiskStore(_folder(path), limit).trim()
     print(
-        f"removed {len(trimmed.removed)} files of entries and {trimmed.swept} that "
+        f"removed {counted(len(trimmed.removed), 'file')} of entries and "
+        f"{trimmed.swept} that "
         f"were never finished; {size_text(trimmed.left)} are left"
     )
     return 0
@@ -90,9 +93,10 @@ def verify(path: str | None) -> int:
     with progress(lambda: f"reading {store.path}"):
         findings = findings_in(store)
     for finding in findings:
-        print(f"{finding.name}: {finding.what}")
+        what = finding.what.removeprefix(f"the stored {finding.name} ")
+        print(f"{finding.name}: {what}")
     count = sum(1 for _ in store.scan())
-    print(f"{count} values, {len(findings)} of them not as they should be")
+    print(f"{counted(count, 'value')}, {len(findings)} of them not as they should be")
     return 1 if findings else 0
 
 
@@ -105,7 +109,9 @@ def why(path: str | None, digest: str, other: str | None = None) -> int:
     """
     folder, entries, told = _entries(path)
     keys = list(entries.keys())
-    _complain(told)
+    if told:
+        count = counted(len(told), "entry", "entries")
+        _complain([f"{count} cannot be read: see store verify"])
     ours = _named(folder, keys, digest)
     others = [key for key in keys if key != ours]
     theirs = _named(folder, keys, other) if other else nearest(ours, others)
@@ -166,8 +172,11 @@ def value_text(value: bytes, most: int | None = None) -> str:
     return f"{text[: most - 1]}…"
 
 
+_WORDS: Final = {b"null", b"true", b"false"}
+
+
 def _plain_text(value: bytes) -> str | None:
-    if not value.startswith(b"["):
+    if not value.startswith((b"[", b'"')) and value not in _WORDS:
         return None
     try:
         return repr(from_json(from_text(value)))
@@ -189,7 +198,8 @@ def _show_listing(
     )
     print_table(path, ("entry", ">last used", ">size", "what"), rows)
     size = size_text(sum(item.size for item in items))
-    print(f"{len(stored)} entries, {len(items)} values, {size}")
+    entries = counted(len(stored), "entry", "entries")
+    print(f"{entries}, {counted(len(items), 'value')}, {size}")
 
 
 def _title(key: Key) -> str:
@@ -226,6 +236,9 @@ def _shown(label: str, value: bytes | None) -> str:
     return "one" if _DIGEST.fullmatch(value) else value_text(value, _LONG)
 
 
+_CODE: Final = ".__code__"
+
+
 def _show_difference(ours: Key, theirs: Key) -> None:
     differences = diff(ours, theirs)
     digests = (key.digest[:_SHOWN] for key in (ours, theirs))
@@ -234,7 +247,11 @@ def _show_difference(ours: Key, theirs: Key) -> None:
         label, *values = astuple(each)
         one, other = (_shown(label, value) for value in values)
         name = label.replace("reads ", "", 1)
-        rows.append((name, one, "another" if one == other else other))
+        if one == other:
+            other = "another"
+            if (function := name.removesuffix(_CODE)) != name:
+                name, other = f"the code of {function}", "another: edited"
+        rows.append((name, one, other))
     print_table("Where the keys differ", ("component", *digests), rows)
     equal = len(set(ours.components) & set(theirs.components))
     print(f"components that differ: {len(differences)}, equal: {equal}")

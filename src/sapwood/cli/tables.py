@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return a number of things in words: ``many`` where that is not ``one`` and s."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]
 ) -> None:
