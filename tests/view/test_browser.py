@@ -406,3 +406,38 @@ def test_equal_events_on_end_are_told_once(shown, snapshot):
     assert len(lines) == 3
     assert lines[0].endswith("\u00d7 7")
     assert "\u00d7" not in lines[2]
+
+
+def test_misses_that_are_no_longer_kept_are_counted(shown, snapshot):
+    """Of all functions, and of the one that is chosen."""
+    function = snapshot["misses"][0]["function"]
+    for each in snapshot["functions"]:
+        each["warmups"] += 1_000
+    others = ("warmups", "recordings", "restored", "passed_through")
+    page = shown(snapshot)
+    for name in (None, function):
+        kept = [m for m in snapshot["misses"] if name in {None, m["function"]}]
+        whole = sum(
+            each[field]
+            for each in snapshot["functions"]
+            for field in others
+            if name in {None, each["name"]}
+        )
+        if name:
+            one(page, f"[data-function='{name}']").click()
+        said = f"The last {len(kept):,} of {whole:,} calls that found no recording"
+        assert one(page, "#misses-lede").text.startswith(said)
+
+
+def test_without_calls_there_is_no_picture_of_them(shown, snapshot):
+    """Nor is there anything to zoom, and one event is one."""
+    for each in snapshot["functions"]:
+        for field in ("warmups", "recordings", "restored", "passed_through", "replays"):
+            each[field] = 0
+    snapshot["calls"], snapshot["misses"] = [], []
+    snapshot["events"] = snapshot["events"][:1]
+    page = shown(snapshot)
+    assert one(page, "#calls-lede").text == "Nothing was called."
+    assert one(page, "#events-lede").text == "One event. A replay is none."
+    assert not all_of(page, "#timeline, #calls .tools, #calls .hint")
+    assert one(page, "#functions").text

@@ -43,8 +43,8 @@ function beginStore() {
 
 function beginEvents() {
   const { events } = snapshot;
-  fill("events-lede", events.length ? `The last ${counted(events.length, "event")}, newest first. A replay is no event.`
-    : "Nothing was noted.");
+  fill("events-lede", events.length > 1 ? `The last ${count(events.length)} events, newest first. A replay is no event.`
+    : events.length ? "One event. A replay is none." : "Nothing was noted.");
   fill("events-body", few(runs([...events].reverse()), 12, ({ kind, text, times }) =>
     make("p", { class: "event" }, make("b", { class: "text" }, kind), make("span", { class: "text" }, text,
       times > 1 ? make("span", { class: "soft" }, ` × ${count(times)}`) : null))));

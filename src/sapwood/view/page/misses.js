@@ -5,8 +5,11 @@ function paintMisses() {
   const whys = ({ reasons }) => new Set(reasons.length ? reasons.map(({ text }) => split(text)[0]) : ["no reason was kept"]);
   const groups = Map.groupBy(shown.flatMap((miss) => [...whys(miss)].map((why) => ({ why, miss }))), ({ why }) => why);
   const sorted = [...groups].sort((a, b) => b[1].length - a[1].length);
-  fill("misses-lede", shown.length
-    ? `${counted(shown.length, "call")} found no recording to replay. A call may have several reasons.`
+  const whole = snapshot.functions.filter(({ name }) => !state.function || name === state.function)
+    .reduce((sum, f) => KINDS.reduce((n, { key, field }) => n + (key === "replay" ? 0 : f[field]), sum), 0);
+  const told = shown.length < whole ? `The last ${count(shown.length)} of ${counted(whole, "call")} that`
+    : counted(shown.length, "call");
+  fill("misses-lede", shown.length ? `${told} found no recording to replay. A call may have several reasons.`
     : "No call that is remembered missed.");
   const most = sorted.length ? sorted[0][1].length : 1;
   fill("reasons", sorted.map(([why, misses]) => missGroup(why, misses, most)));

@@ -80,6 +80,10 @@ function nearest(x, y) {
 
 function beginTimeline() {
   const kept = snapshot.calls.length;
+  if (!kept) {
+    document.querySelectorAll("#calls .tools, #timeline, #timeline-keys").forEach((element) => element.remove());
+    return fill("calls-lede", allCalls ? `None of ${counted(allCalls, "call")} is remembered.` : "Nothing was called.");
+  }
   timeline.decades = decades();
   zoom(...extent());
   timeline.picture.setAttribute("aria-label",
