@@ -172,11 +172,8 @@ def value_text(value: bytes, most: int | None = None) -> str:
     return f"{text[: most - 1]}…"
 
 
-_WORDS: Final = {b"null", b"true", b"false"}
-
-
 def _plain_text(value: bytes) -> str | None:
-    if not value.startswith((b"[", b'"')) and value not in _WORDS:
+    if not value.startswith((b"[", b'"')) and value not in {b"null", b"true", b"false"}:
         return None
     try:
         return repr(from_json(from_text(value)))
@@ -236,9 +233,6 @@ def _shown(label: str, value: bytes | None) -> str:
     return "one" if _DIGEST.fullmatch(value) else value_text(value, _LONG)
 
 
-_CODE: Final = ".__code__"
-
-
 def _show_difference(ours: Key, theirs: Key) -> None:
     differences = diff(ours, theirs)
     digests = (key.digest[:_SHOWN] for key in (ours, theirs))
@@ -249,7 +243,7 @@ def _show_difference(ours: Key, theirs: Key) -> None:
         name = label.replace("reads ", "", 1)
         if one == other:
             other = "another"
-            if (function := name.removesuffix(_CODE)) != name:
+            if (function := name.removesuffix(".__code__")) != name:
                 name, other = f"the code of {function}", "another: edited"
         rows.append((name, one, other))
     print_table("Where the keys differ", ("component", *digests), rows)

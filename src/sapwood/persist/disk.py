@@ -400,7 +400,7 @@ class DiskStore:
             from tempfile import mkdtemp
 
             try:  # as /proc, where this user may all, and nobody makes a folder
-                os.rmdir(mkdtemp(dir=place))  # noqa: PTH106
+                os.rmdir(mkdtemp(prefix=".sapwood-", dir=place))  # noqa: PTH106
             except OSError as error:
                 return f"no folder can be made in {place}: {error.strerror}"
         return None
