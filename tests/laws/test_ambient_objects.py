@@ -14,6 +14,7 @@ import pytest
 import sapwood as sw
 
 FORMAT = "{0.v}"
+SHOW = FORMAT.format
 
 
 class Holder:
@@ -101,7 +102,7 @@ class Described:
 def _compile(body):
     """Return a maker of functions with ``body``, which reads a holder ``o``."""
     scope = {"np": np, "functools": functools, "Holder": Holder, "sys": sys}
-    scope["FORMAT"] = FORMAT
+    scope |= {"FORMAT": FORMAT, "SHOW": SHOW}
     exec(f"def make(o, name):\n  def f(x):\n    {body}\n  return f", scope)
     return lambda o: scope["make"](o, "v")
 
@@ -128,6 +129,10 @@ BODIES = {
     "format map": "return x * float('{k.v}'.format_map({'k': o}))",
     "format by name": "t = '{0.v}'\n    return x * float(t.format(o))",
     "format of a module": "return x * float(FORMAT.format(o))",
+    "format by default": (
+        "def g(t='{0.v}'): return t.format(o)\n    return x * float(g())"
+    ),
+    "format of a method": "return x * float(SHOW(o))",
     "index": "return x * o[0]",
     "for": "for v in o: x = x * v\n    return x",
     "unpacking": "(v,) = o\n    return x * v",
@@ -217,6 +222,58 @@ def _from_generator(o):
             yield o.v
 
     return lambda x: x * next(values())
+
+
+class Pair:
+    """Is matched by position, by names that its class says."""
+
+    __match_args__ = ("first", "second")
+
+    def __init__(self):
+        self.first, self.second = 2.0, 5.0
+
+
+def _raised(error, x):
+    return x * error.args[0] + (error.__cause__ is not None)
+
+
+def _matched(pair, x):
+    match pair:
+        case Pair(first):
+            return x * first
+
+
+def _change_error(error):
+    error.args = (5.0,)
+    error.__cause__ = KeyError()
+
+
+KEPT_IN_C = {
+    "of an exception": (lambda: ValueError(2.0), _raised, _change_error),
+    "of a class": (
+        Pair,
+        _matched,
+        lambda _: setattr(Pair, "__match_args__", ("second", "first")),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", KEPT_IN_C)
+def test_a_state_that_no_attribute_of_an_instance_is(agree, monkeypatch, what):
+    """What exceptions hold in C, and by what names a class is matched."""
+    monkeypatch.setattr(Pair, "__match_args__", Pair.__match_args__)
+    make, fn, change = KEPT_IN_C[what]
+
+    def program(w):
+        Pair.__match_args__ = ("first", "second")
+        it = make()
+        f = w.graph(functools.partial(fn, it))
+        for i in range(8):
+            if i == 5:
+                change(it)
+            yield f(w.values(3))
+
+    agree(program)
 
 
 @pytest.mark.parametrize("name", MAKERS)

@@ -5,6 +5,7 @@ Such a call is a warm-up. What is filled again and again is told of, as other wr
 
 from __future__ import annotations
 
+import functools
 import re
 import types
 import warnings
@@ -192,3 +193,41 @@ def test_eager_regions_and_what_is_filled(rt):
         assert on_host(f(rt.array(x))).tolist() == [1, 4, 7]
         assert len(ran) == number + 1
     assert f.stats().replays >= CALLS - 5
+
+
+class Model:
+    """Keeps what it has computed of a rate, until somebody has it computed anew."""
+
+    def __init__(self):
+        self.rate = 1.0
+
+    @functools.cached_property
+    def scale(self):
+        return self.rate * 2
+
+    @functools.cached_property
+    def scales(self):
+        return self.rate, (self.rate + 1, "scales")
+
+
+@pytest.mark.parametrize("verify", [0, 1])
+@pytest.mark.parametrize("name", ["scale", "scales"])
+def test_a_cached_property_is_kept_by_replays(agree, verify, name):
+    """What it is computed of may change later: the plain function has the old one."""
+
+    def program(w):
+        model = Model()
+
+        def fn(x):
+            found = getattr(model, name)
+            return x * (found if name == "scale" else found[1][0])
+
+        f = w.graph(fn, verify=verify)
+        for i in range(24):
+            if i % 2 == 0 and i < 20:
+                vars(model).pop(name, None)
+            if i == 20:
+                model.rate = 7.0
+            yield f(w.values(3)), vars(model).get(name)
+
+    agree(program)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 
 import numpy as np
@@ -268,3 +269,34 @@ def test_what_is_not_donated_is_still_compared(rt, factor):
     factor(3)
     with pytest.raises(sw.InternalError, match=r"\(32 bytes that it wrote differ"):
         f(rt.array(np.ones(4)), z)
+
+
+class Totals:
+    """What is added to, floats among it."""
+
+    def __init__(self):
+        self.count, self.seen, self.log, self.table = 0, 0.0, [], {"n": 0.5}
+
+
+def _adds(o, x):
+    o.count += 1
+    o.seen += 0.1
+    o.seen -= 0.3
+    o.table["n"] += 0.25
+    o.log.append(1.5)
+    return x * 2
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_a_verified_replay_adds_what_plain_calls_add(agree, n):
+    """Once, in that order: sums of floats depend on it."""
+
+    def program(w):
+        o = Totals()
+        f = w.graph(functools.partial(_adds, o), verify=n)
+        for _ in range(12):
+            yield f(w.values(3)), o.count, o.seen, o.table["n"], len(o.log)
+        if w.name == "replayed":
+            assert f.stats().replays >= 8
+
+    agree(program)

@@ -25,7 +25,13 @@ from typing import Any, Final
 
 from sapwood.tree.guards import standard, views
 from sapwood.tree.guards.adding import EQUATING
-from sapwood.tree.guards.code import functions_of, is_comparing, names_of
+from sapwood.tree.guards.code import (
+    FORMATTING,
+    fields_of,
+    functions_of,
+    is_comparing,
+    names_of,
+)
 from sapwood.tree.guards.frameworks import (
     Opened,
     Table,
@@ -90,8 +96,8 @@ OPERATORS = frozenset(
 ) | dunders(
     "abs array array_ufunc bool bytes call ceil complex contains delattr delete "
     "delitem enter eq exit float floor format ge get getattr getattribute getitem gt "
-    "hash index instancecheck int invert iter le len length_hint lt missing ne neg "
-    "next pos reversed round set setattr setitem str trunc"
+    "hash index instancecheck int invert iter le len length_hint lt match_args missing "
+    "ne neg next pos reversed round set setattr setitem str trunc"
 )
 """What is found in a class though no code names it, and so may not be added either."""
 _OF_ENUMS = frozenset({"_member_map_", "_missing_", "_boundary_"})
@@ -442,6 +448,8 @@ def _built_in(value: Any, reach: Reach) -> Openings:
     said = standard.said_by(value)
     # Names that are asked for among built-in ones were seen in code.
     reach.note(compares=is_comparing(value))
+    if value.__name__ in FORMATTING and type(value.__self__) is str:
+        reach.note(fields_of(value.__self__))
     if said is not None:
         yield Accessor(said)
     elif any(value is each for each in _BY_TEXT):
@@ -527,6 +535,7 @@ _ITEMS: Final[dict[type, Opened]] = {
     frozenset: _always(views.SET),
     partial: _always(views.PARTIAL),
     weakref.ReferenceType: _always(standard.REFERENT),
+    BaseException: _always(standard.RAISED),
 }
 """How to look into what derives from these, besides its attributes."""
 

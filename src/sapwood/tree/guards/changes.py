@@ -60,6 +60,10 @@ class Repeated(Change):
         """Have the slot hold what it held before."""
         self.slot.bind(self.old, self._arguments)
 
+    def now(self) -> Any:
+        """Return what is to be there, or what it comes to."""
+        return self.new
+
     @property
     def item(self) -> Item | None:
         """The nest that it is a leaf of, if it is of any."""
@@ -113,6 +117,10 @@ class Added(Repeated):
     """
 
     number: int = -1
+
+    def now(self) -> Any:
+        """Return an item of a list, or the sum that a number has come to."""
+        return self.new if self.number >= 0 else self.slot.read(self._arguments)
 
     def undo(self) -> None:
         """Have the slot hold what it held before."""

@@ -90,7 +90,7 @@ _FORMATTING_OPS = frozenset(
     {"CONVERT_VALUE", "FORMAT_SIMPLE", "FORMAT_VALUE", "FORMAT_WITH_SPEC"}
 )
 _PLAIN: Final = _CONSTANTS | _FORMATTING_OPS - {"CONVERT_VALUE"} | {"BUILD_STRING"}
-FORMATTING: Final = frozenset({"format", "format_map"})
+FORMATTING: Final = frozenset({"format", "format_map", "get_field", "vformat"})
 """Methods of texts whose fields may read attributes and items."""
 _FORMATTING = FORMATTING | {"ascii", "repr", "str"}
 _SIMPLE_LOADS = ("LOAD_CONST", "LOAD_FAST", "LOAD_DEREF", "LOAD_SMALL_INT")

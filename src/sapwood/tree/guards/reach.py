@@ -294,9 +294,8 @@ class Walk:
             return tally
         if is_book(view, key):
             return Row(key, value, "constant", constant_key(value))
+        self._note_fields(value)
         if type(value) in ATOMS:
-            if type(value) is str and not FORMATTING.isdisjoint(self.reach.names):
-                self.reach.note(fields_of(value))
             return Row(key, value, "constant", constant_of(value))
         locks = type(value).__module__ in _LOCKING
         if locks and owner_of_class(type(node.value)) != "installed":
@@ -323,6 +322,12 @@ class Walk:
             entered.keyed, entered.added = covered and keyed, added
             known = self._enter(entered)
         return Row(key, value, "node", self.nodes[known].frozen, known)
+
+    def _note_fields(self, value: Any) -> None:
+        """Note what fields read of a text, or of one in a tuple, if it is a format."""
+        if not FORMATTING.isdisjoint(self.reach.names):
+            for text in value if type(value) is tuple else (value,):
+                self.reach.note(fields_of(text) if type(text) is str else ())
 
     def _check_added(self, value: Any, added: str) -> None:
         """Note a use by another name of what the function adds to by one."""

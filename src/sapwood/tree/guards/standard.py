@@ -63,6 +63,12 @@ def bytes_of(value: Any) -> bytes | None:
         return None
 
 
+def _raised(error: Any) -> Mapping[str, Any]:
+    """Return what an exception holds in C, whatever its class calls so."""
+    args: Any = vars(BaseException)["args"]
+    return {"args": args.__get__(error), "__cause__": error.__cause__}
+
+
 _variable = views.alone(ContextVar.get, LookupError)
 _referent = views.alone(ReferenceType.__call__)
 # The one way to what a proxy stands for is a method that it lends.
@@ -177,6 +183,7 @@ SIZE = View("size", lambda thing: (thing.qsize(),), lambda path, _, __: f"len({p
 MAXLEN = View("maxlen", views.alone(deque.maxlen.__get__), views.by_names("maxlen"))
 FACTORY = View("factory", _factory, views.by_names("default_factory"))
 BUFFER = View("bytes", views.alone(bytes_of), views.same_path)
+RAISED = View("raised", _raised, views.dotted)
 OBJECTS = View(
     "objects",
     lambda array: array.ravel().tolist(),
@@ -206,6 +213,7 @@ _SAYING: Final[Mapping[str, tuple[str, View]]] = {
     "get_printoptions": ("numpy", _SAID),
     "getrecursionlimit": ("sys", _SAID),
     "getswitchinterval": ("sys", _SAID),
+    "get_int_max_str_digits": ("sys", _SAID),
     "get_ident": ("_thread", _SAID_HERE),
     "getcwd": ("posix", _SAID_HERE),
     "getpid": ("posix", _SAID_HERE),

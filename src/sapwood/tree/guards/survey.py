@@ -559,6 +559,13 @@ class Survey:
             return changes.BoundArray(path, text, slot, was, now, self._arguments)
         # A tally is not guarded by its value: what is assigned may not follow from it.
         constant = old.role == new.role == "constant"
+        if (
+            old.role == "absent"
+            and new.role in {"constant", "tally"}
+            and self._is_kept_property(inside, new)
+        ):
+            to = slot, was, now, self._arguments
+            return changes.Assigned(path, text, *to, name=name)
         if written.is_assignable() and constant and _is_plain(was) and _is_plain(now):
             to = slot, was, now, self._arguments
             return changes.Assigned(path, text, *to, name=name)
@@ -622,9 +629,15 @@ class Survey:
         if registry or isinstance(new.value, ModuleType):
             # A package that is loaded meanwhile shows in the package above it.
             return True
-        if inside.view is not views.ATTRIBUTES or new.role == "array":
+        # A property that is kept is as good as one that is asked again, until what it
+        # is computed of changes. So replays keep the plain ones, and arrays.
+        kept = new.role != "array" and not _is_plain(new.value)
+        return kept and self._is_kept_property(inside, new)
+
+    def _is_kept_property(self, inside: Inside, new: Row) -> bool:
+        """Return whether what appeared is what a `cached_property` has computed."""
+        if inside.view is not views.ATTRIBUTES:
             return False
-        # A property that is kept is as good as one that is asked again.
         cls = type(self._walk.nodes[inside.node].value)
         found = (vars(base)[new.key] for base in cls.__mro__ if new.key in vars(base))
         return isinstance(next(found, None), cached_property)

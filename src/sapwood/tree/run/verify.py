@@ -49,7 +49,8 @@ def verified(
     before, bits = look(), Bits(recordings.integration, recordings.device)
     start = Preserved(recordings.device, storages).save()
     rewind = recordings.device.framework.chance()
-    expected = _bits(eager(), bits)
+    with before.listening():  # it notes the terms of sums of floats
+        expected = _bits(eager(), bits)
     changes = look().changes_since(before)
     expected |= _bound(changes, bits)
     undo_bound(changes)
@@ -80,7 +81,7 @@ def _bits(result: Any, bits: Bits) -> dict[str, Hashable]:
 
 def _bound(changes: Sequence[Change], bits: Bits) -> dict[str, Hashable]:
     return {
-        change.path: bits.of(change.new)
+        change.path: bits.of(change.now())
         for change in changes
         if isinstance(change, Repeated)
     }
