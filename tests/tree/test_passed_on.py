@@ -284,7 +284,45 @@ exec(
     shadowed := {"float": math.sqrt},
 )
 BOOK = []
+
+
+def _in_a_handler(x):
+    value = x[0].item()
+    try:
+        scale = {}["missing"]
+    except KeyError:
+        x = x + value
+        scale = 1.0
+    return x * scale
+
+
+def _told_in_a_handler(x):
+    value = x[0].item()
+    try:
+        return {"value": {}["missing"]}
+    except KeyError:
+        return {"value": str(value), "x": x * 2}
+
+
+class _Suppressing:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return True
+
+
+def _behind_what_suppresses(x):
+    value = x[0].item()
+    with _Suppressing():
+        return x * {}["missing"]
+    return x * value
+
+
 DECIDING = {
+    "in a handler": _in_a_handler,
+    "told in a handler": _told_in_a_handler,
+    "behind what suppresses": _behind_what_suppresses,
     "the last": _last,
     "a root": _root,
     "whole numbers": _whole,
@@ -836,3 +874,98 @@ def test_what_is_no_int_raises_where_the_function_reads_it(rig, how):
         assert told[0] == told[1]
         assert runs[-2] == runs[-1]
     assert graphed.stats().replays >= 12
+
+
+class Lasting:
+    """Gets new containers, whose leaves are other values in each call."""
+
+    def __init__(self):
+        self.last, self.frames, self.log, self.marks = {}, [], [], []
+
+
+def _binds_new(o, x):
+    y = x * 2
+    loss, best = y.sum().item(), y.max().item()
+    o.last = {"loss": loss, "best": best, "n": 8, "rate": 0.1, "y": y}
+    o.frames = [*o.frames[1:], y + 1, y + 2, y + 3]
+    return y
+
+
+def _binds_values(o, x):
+    o.last = (x * 2).tolist()
+    return x + 1
+
+
+@pytest.mark.parametrize("fn", [_binds_new, _binds_values])
+def test_new_containers_beside_reads(rig, fn):
+    """Of three leaves and more, each is at its place, also in the recording call."""
+    rt, draw = rig.runtime, random.Random(5)
+    mine, theirs = Lasting(), Lasting()
+    f = rt.graph(partial(fn, mine))
+    for i in range(14):
+        x = np.array([1.0] * 4 if i < 6 else [draw.random() for _ in range(4)])
+        assert _bytes(f(rt.array(x))) == _bytes(fn(theirs, rt.array(x)))
+        assert _bytes(mine.last) == _bytes(theirs.last)
+        assert _bytes(mine.frames) == _bytes(theirs.frames)
+
+
+def _crossed(o, x):
+    first, second = x[0].item(), x[1].item()
+    o.log.append(second)
+    o.log.append(first)
+    return x * 2
+
+
+def _in_two_lists(o, x):
+    o.marks.append({"value": x[0].item()})
+    o.log.append({"value": x[1].item()})
+    return x * 2
+
+
+def _in_pairs(o, x):
+    first, second = x[0].item(), x[1].item()
+    o.log.append([second, first])
+    o.log.append([first, second])
+    return x * 2
+
+
+@pytest.mark.parametrize("fn", [_crossed, _in_two_lists, _in_pairs])
+def test_values_that_are_equal_while_recorded(rig, fn):
+    """Nobody tells then whose is where: what is replayed later is right."""
+    rt, draw = rig.runtime, random.Random(5)
+    mine, theirs = Lasting(), Lasting()
+    f = rt.graph(partial(fn, mine))
+    for i in range(24):
+        x = np.array([0.0, 0.0] if i < 4 else [draw.random(), draw.random()])
+        assert _bytes(f(rt.array(x))) == _bytes(fn(theirs, rt.array(x)))
+        assert _bytes((mine.log, mine.marks)) == _bytes((theirs.log, theirs.marks))
+
+
+def _first_of_log(o, x):
+    o.log.append(x[0].item())
+    return x * o.log[0]
+
+
+def _first_of_frames(o, x):
+    o.frames.append(x * 1)
+    return o.frames[0] + 0
+
+
+def _first_mark(o, x):
+    o.marks.append(3.0)
+    return x * o.marks[0]
+
+
+@pytest.mark.parametrize("fn", [_first_of_log, _first_of_frames, _first_mark])
+def test_an_item_of_what_is_appended_to_is_read(rig, fn):
+    """It may be the one that was appended, or one that somebody puts there."""
+    rt, draw = rig.runtime, random.Random(5)
+    mine, theirs = Lasting(), Lasting()
+    f = rt.graph(partial(fn, mine))
+    for i in range(14):
+        x = np.array([1.0] * 4 if i < 5 else [draw.random() for _ in range(4)])
+        if i not in {9, 10}:
+            for each in (mine, theirs):
+                each.log, each.frames = [], []
+                each.marks = [] if i < 11 else [7.0]
+        assert _bytes(f(rt.array(x))) == _bytes(fn(theirs, rt.array(x)))

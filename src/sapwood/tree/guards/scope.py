@@ -109,7 +109,9 @@ class Reach:
         """
         refused = {f"{name}[+]", f"{name}[]?"} | (set() if asks else {f"{name}?"})
         known = name in self.added and not refused & self.added
-        return known and self._has_no_other_use(name)
+        # An item of a list that grows may be what is added.
+        items = any(each.startswith(f"{name}[") for each in self.used | self.added)
+        return known and not items and self._has_no_other_use(name)
 
     def adds_to_items(self, name: str) -> bool:
         """Return whether code uses a name only for items, and adds to any of them."""

@@ -224,7 +224,9 @@ def appended(
             and keeping.could_be(change)
             and _key(change.new) == key
         ]
-        if len(alike) != sum(each[1:] == (keeping, key) for each in wanted):
+        others = [each[0] for each in wanted if each[1:] == (keeping, key)]
+        # Where two reads gave one value, nobody tells whose is where.
+        if len(alike) != len(others) or len({*others}) > 1:
             return None
         which = next(i for i in alike if i not in found)
         found[which] = Written(which, number, keeping.place)

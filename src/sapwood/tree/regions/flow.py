@@ -342,6 +342,7 @@ _OTHER: Final = _Entry()
 _NOTHING: Final = frozenset(
     {"CACHE", "EXTENDED_ARG", "KW_NAMES", "NOP", "NOT_TAKEN", "PRECALL", "RESUME"}
 )
+_NEVER_RAISING: Final = _NOTHING | {"LOAD_CONST", "LOAD_FAST", "POP_TOP", "STORE_FAST"}
 _LOADS: Final = frozenset(
     {"LOAD_BUILD_CLASS", "LOAD_CLASSDEREF", "LOAD_CLOSURE", "LOAD_COMMON_CONSTANT"}
     | {"LOAD_DEREF", "LOAD_FROM_DICT_OR_DEREF", "LOAD_GLOBAL", "LOAD_NAME", "PUSH_NULL"}
@@ -416,6 +417,8 @@ class _Following:
     def __init__(self, code: CodeType) -> None:
         self._ops = _instructions(code)
         self._numbers = {op.offset: i for i, op in enumerate(self._ops)}
+        table: Any = dis.Bytecode(code)
+        self._handlers = table.exception_entries
         self._seen: set[object] = set()
         self._asks: set[Question] = set()
         ops = (op for op in self._ops if op.opname.startswith(_BINDS))
@@ -480,6 +483,7 @@ class _Following:
             state = number, (*stack,), frozenset(names.items()), kept, given, fresh
             if not self._is_new(state):
                 return  # as before: around a loop
+            yield from self._ends_of_errors(op, stack, names, kept, given)
             name, number = op.opname, number + 1
             if name == "RETURN_VALUE":
                 yield _End(_others_but_it(stack), kept, given)
@@ -487,8 +491,9 @@ class _Following:
             if name == "RETURN_CONST":
                 yield _End(frozenset(), kept, given)
                 return
-            if name == "RAISE_VARARGS" and not any(
-                each.places for each in _taken(stack, op.arg or 0)
+            if name == "RERAISE" or (
+                name == "RAISE_VARARGS"
+                and not any(each.places for each in _taken(stack, op.arg or 0))
             ):
                 return  # nobody gets it
             if self._asks_now(op, stack, fresh=fresh):
@@ -507,6 +512,31 @@ class _Following:
             else:
                 more = self._done(op, stack, names, fresh=was_fresh)
                 kept, fresh = kept + more, fresh or (was_fresh and bool(more))
+
+    def _ends_of_errors(
+        self,
+        op: dis.Instruction,
+        stack: list[_Entry],
+        names: dict[str, _Entry],
+        kept: tuple[_Kept, ...],
+        given: _Given,
+    ) -> Iterator[_End]:
+        """Yield the ends where an instruction raises, and the code goes on by that.
+
+        One that does no more with the value is none: what a call does that goes there
+        is not what is told of the others, so that it is not recorded.
+        """
+        for start, end, target, depth, lasti in self._handlers:
+            if start <= op.offset < end and op.opname not in _NEVER_RAISING:
+                # How much lies below what is known of the stack is not told.
+                if depth and any(each.places for each in stack):
+                    raise _Deciding
+                left = [_OTHER] * (1 + lasti)
+                there = self._numbers[target]
+                ways = dict(names), kept, given
+                for one in self._ends(there, left, *ways, fresh=False):
+                    if one.places or one.kept != kept:
+                        yield one
 
     def _done(
         self,

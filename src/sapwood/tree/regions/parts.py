@@ -641,11 +641,14 @@ class _Parts:
         for (slot, own), value in zip(bound, values, strict=True):
             if own is not None:
                 self.frame.pair(value, own)
-            # A container that was passed is the function's own one.
+            self.known[slot.path] = value
+        # A container that was passed is the function's own one. First all there, then
+        # all here: the leaves of a new nest are put together in turn.
+        for (slot, _), value in zip(bound, values, strict=True):
             if not slot.adds:
                 slot.write(value, self.arguments)
+        for (slot, _), value in zip(bound, values, strict=True):
             slot.write(value, self.theirs)
-            self.known[slot.path] = value
         return done.values
 
     # What was captured.
