@@ -131,7 +131,25 @@ def _raised(x):
     return value
 
 
+def _in_a_context(x):
+    with nullcontext(), nullcontext():
+        y = x * 2
+        loss = y.sum().item()
+        found = {"loss": loss, "best": y.max().item(), "y": y}
+    return found, [loss]
+
+
+def _in_a_try(x):
+    try:
+        y = x * 2
+        return {"loss": y.sum().item(), "y": y}
+    finally:
+        x += 0
+
+
 PASSING = {
+    "in a context": _in_a_context,
+    "in a try": _in_a_try,
     "alone": _alone,
     "item": _item,
     "beside others": _beside,
@@ -615,7 +633,17 @@ def _adds_and_uses(books, x):
     return x * books.steps
 
 
+def _appends_in_a_context(books, x):
+    y = x * 2
+    with nullcontext():
+        books.losses.append(y.sum().item())
+        books.total += y.max().item()
+        books.history["max"].append((y.max().item(), 3))
+    return y
+
+
 APPENDING = {
+    "in a context": _appends_in_a_context,
     "adds": _adds,
     "adds floats": _adds_floats,
     "appends dicts": _appends_dicts,

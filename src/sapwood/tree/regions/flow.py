@@ -10,6 +10,7 @@ import builtins
 import dis
 import sys
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import count
@@ -319,11 +320,22 @@ _Given: TypeAlias = frozenset[tuple[Question, bool]]
 
 
 class _End(NamedTuple):
-    """Where in what is returned a value is, and where it is kept, with such answers."""
+    """Where in what is returned a value is, and where it is kept, with such answers.
+
+    The code may come there by an error that it ``handled``.
+    """
 
     places: frozenset[Place]
     kept: tuple[_Kept, ...]
     given: _Given
+    handled: bool = False
+
+    def has_all_of(self, other: _End) -> bool:
+        """Return whether a value is here wherever it is there, with such answers."""
+        more = Counter(other.kept) - Counter(self.kept)
+        return not other.given <= self.given or (
+            other.places <= self.places and not more
+        )
 
 
 class _Ends(NamedTuple):
@@ -418,7 +430,7 @@ class _Following:
         self._ops = _instructions(code)
         self._numbers = {op.offset: i for i, op in enumerate(self._ops)}
         table: Any = dis.Bytecode(code)
-        self._handlers = table.exception_entries
+        self._handlers, self._at = table.exception_entries, 0
         self._seen: set[object] = set()
         self._asks: set[Question] = set()
         ops = (op for op in self._ops if op.opname.startswith(_BINDS))
@@ -434,8 +446,17 @@ class _Following:
             number = next(i for i in count(number) if self._ops[i].opname == "CALL")
         if self._ops[number].opname not in _CALLS:
             raise _Deciding
+        self._at = self._ops[number].offset
         stack = [*self._stack_behind(number)[:-1], _Entry(places)]
-        ends = {*self._ends(number + 1, stack, {}, (), frozenset())}
+        found = {*self._ends(number + 1, stack, {}, (), frozenset())}
+        # One by an error that has less of the value is none: a call that goes there has
+        # not what is told of the others, and so it is not recorded.
+        usual = [each for each in found if not each.handled]
+        ends = {
+            each._replace(handled=False)
+            for each in found
+            if not (each.handled and usual and all(x.has_all_of(each) for x in usual))
+        }
         return _Ends((*sorted(ends, key=repr),), frozenset(self._asks))
 
     def _is_new(self, state: object) -> bool:
@@ -472,24 +493,26 @@ class _Following:
         given: _Given,
         *,
         fresh: bool = True,
+        handled: bool = False,
     ) -> Iterator[_End]:
         """Yield where in what is returned the value is, each way the code may go.
 
-        That is by the answers ``given``. While it is ``fresh``, nothing has run but
-        what takes the value.
+        That is by the answers ``given``, and by an error that was ``handled``. While it
+        is ``fresh``, nothing has run but what takes the value.
         """
         while True:
             op = self._ops[number]
-            state = number, (*stack,), frozenset(names.items()), kept, given, fresh
+            known = number, (*stack,), frozenset(names.items())
+            state = *known, kept, given, fresh, handled
             if not self._is_new(state):
                 return  # as before: around a loop
             yield from self._ends_of_errors(op, stack, names, kept, given)
             name, number = op.opname, number + 1
             if name == "RETURN_VALUE":
-                yield _End(_others_but_it(stack), kept, given)
+                yield _End(_others_but_it(stack), kept, given, handled)
                 return
             if name == "RETURN_CONST":
-                yield _End(frozenset(), kept, given)
+                yield _End(frozenset(), kept, given, handled)
                 return
             if name == "RERAISE" or (
                 name == "RAISE_VARARGS"
@@ -505,8 +528,8 @@ class _Following:
                 _jump(op, stack, jump=False)
                 to, (turned, given) = self._numbers[op.argval], told
                 if turned is not None:
-                    others = {**names}
-                    yield from self._ends(to, there, others, kept, turned, fresh=fresh)
+                    goes_on = partial(self._ends, fresh=fresh, handled=handled)
+                    yield from goes_on(to, there, {**names}, kept, turned)
             elif name in _GOES:
                 number = self._numbers[op.argval]
             else:
@@ -521,22 +544,18 @@ class _Following:
         kept: tuple[_Kept, ...],
         given: _Given,
     ) -> Iterator[_End]:
-        """Yield the ends where an instruction raises, and the code goes on by that.
-
-        One that does no more with the value is none: what a call does that goes there
-        is not what is told of the others, so that it is not recorded.
-        """
+        """Yield the ends where an instruction raises, and the code goes on by that."""
         for start, end, target, depth, lasti in self._handlers:
             if start <= op.offset < end and op.opname not in _NEVER_RAISING:
-                # How much lies below what is known of the stack is not told.
-                if depth and any(each.places for each in stack):
+                # What is left of the stack was there where this began. How much lies
+                # below what is known of it is not told: the value may be in there.
+                began_before = start <= self._at < end
+                if depth and not began_before and any(x.places for x in stack):
                     raise _Deciding
                 left = [_OTHER] * (1 + lasti)
                 there = self._numbers[target]
                 ways = dict(names), kept, given
-                for one in self._ends(there, left, *ways, fresh=False):
-                    if one.places or one.kept != kept:
-                        yield one
+                yield from self._ends(there, left, *ways, fresh=False, handled=True)
 
     def _done(
         self,
