@@ -23,13 +23,22 @@ from sapwood.driver.results import Refusal, Result
 
 R = TypeVar("R")
 
-_GIVES_BACK = "close", "destroy_", "free_", "release", "un"
-"""So the names begin of calls that give something back."""
+_GIVES_BACK = frozenset(
+    {
+        "close",
+        "free_host",
+        "release",
+        "unload_module",
+        "unmap",
+        "unregister_host",
+        "unreserve",
+    }
+)
 
 
 def gives_back(call: str) -> bool:
     """Return whether a call, by its name, is done even when it reports an error."""
-    return call.startswith(_GIVES_BACK)
+    return call in _GIVES_BACK or call.startswith("destroy_")
 
 
 def _passed(method: Callable[..., Any]) -> Callable[..., Any]:
