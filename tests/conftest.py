@@ -1,8 +1,10 @@
-"""The tiers of tests, and what holds around every test."""
+"""The tiers of tests, what holds around every test, and the browser that some need."""
 
 from __future__ import annotations
 
 import gc
+import runpy
+from pathlib import Path
 
 import pytest
 
@@ -37,3 +39,15 @@ def _quick_collections():
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """Yield a running browser; skip, with the reason, where there is none."""
+    module = runpy.run_path(str(Path(__file__).with_name("view") / "chromium.py"))
+    reason = module["missing"]()
+    if reason:
+        pytest.skip(reason)
+    browser = module["start"]()
+    yield browser
+    browser.quit()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -63,15 +62,3 @@ def site():
         )
     assert done.returncode == 0, done.stderr
     return ROOT / ".cache/docs/site"
-
-
-@pytest.fixture(scope="session")
-def chromium():
-    """Yield a running browser; skip, with the reason, where there is none."""
-    module = runpy.run_path(str(ROOT / "tests/view/chromium.py"))
-    reason = module["missing"]()
-    if reason:
-        pytest.skip(reason)
-    browser = module["start"]()
-    yield browser
-    browser.quit()

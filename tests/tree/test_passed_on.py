@@ -924,17 +924,32 @@ def _binds_values(o, x):
     return x + 1
 
 
+def _side_by_side(rig, fn, inputs, renew=lambda *_: None):
+    """Hold calls, and what they leave, against the plain ones; return the replays.
+
+    Before each call ``renew`` changes the state of both.
+    """
+    rt, mine, theirs = rig.runtime, Lasting(), Lasting()
+    f = rt.graph(partial(fn, mine))
+    for i, x in enumerate(map(np.array, inputs)):
+        for state in (mine, theirs):
+            renew(state, i)
+        assert _bytes(f(rt.array(x))) == _bytes(fn(theirs, rt.array(x)))
+        assert _bytes([*vars(mine).values()]) == _bytes([*vars(theirs).values()])
+    return f.stats().replays
+
+
+def _steady_then_new(first, steady, calls):
+    """Return the inputs of calls: first the same one, then others each time."""
+    draw = random.Random(5)
+    new = ([draw.random() for _ in first] for _ in range(calls - steady))
+    return [*[first] * steady, *new]
+
+
 @pytest.mark.parametrize("fn", [_binds_new, _binds_values])
 def test_new_containers_beside_reads(rig, fn):
     """Of three leaves and more, each is at its place, also in the recording call."""
-    rt, draw = rig.runtime, random.Random(5)
-    mine, theirs = Lasting(), Lasting()
-    f = rt.graph(partial(fn, mine))
-    for i in range(14):
-        x = np.array([1.0] * 4 if i < 6 else [draw.random() for _ in range(4)])
-        assert _bytes(f(rt.array(x))) == _bytes(fn(theirs, rt.array(x)))
-        assert _bytes(mine.last) == _bytes(theirs.last)
-        assert _bytes(mine.frames) == _bytes(theirs.frames)
+    _side_by_side(rig, fn, _steady_then_new([1.0] * 4, 6, 14))
 
 
 def _crossed(o, x):
@@ -959,14 +974,9 @@ def _in_pairs(o, x):
 
 @pytest.mark.parametrize("fn", [_crossed, _in_two_lists, _in_pairs])
 def test_values_that_are_equal_while_recorded(rig, fn):
-    """Nobody tells then whose is where: what is replayed later is right."""
-    rt, draw = rig.runtime, random.Random(5)
-    mine, theirs = Lasting(), Lasting()
-    f = rt.graph(partial(fn, mine))
-    for i in range(24):
-        x = np.array([0.0, 0.0] if i < 4 else [draw.random(), draw.random()])
-        assert _bytes(f(rt.array(x))) == _bytes(fn(theirs, rt.array(x)))
-        assert _bytes((mine.log, mine.marks)) == _bytes((theirs.log, theirs.marks))
+    """It is not known then which went where: what is replayed later is right."""
+    _side_by_side(rig, fn, _steady_then_new([0.0, 0.0], 4, 24))
+    assert _side_by_side(rig, fn, _steady_then_new([0.0, 1.0], 4, 24)) >= 12
 
 
 def _first_of_log(o, x):
@@ -984,16 +994,13 @@ def _first_mark(o, x):
     return x * o.marks[0]
 
 
+def _emptied_mostly(state, i):
+    if i not in {9, 10}:
+        state.log, state.frames = [], []
+        state.marks = [] if i < 11 else [7.0]
+
+
 @pytest.mark.parametrize("fn", [_first_of_log, _first_of_frames, _first_mark])
 def test_an_item_of_what_is_appended_to_is_read(rig, fn):
     """It may be the one that was appended, or one that somebody puts there."""
-    rt, draw = rig.runtime, random.Random(5)
-    mine, theirs = Lasting(), Lasting()
-    f = rt.graph(partial(fn, mine))
-    for i in range(14):
-        x = np.array([1.0] * 4 if i < 5 else [draw.random() for _ in range(4)])
-        if i not in {9, 10}:
-            for each in (mine, theirs):
-                each.log, each.frames = [], []
-                each.marks = [] if i < 11 else [7.0]
-        assert _bytes(f(rt.array(x))) == _bytes(fn(theirs, rt.array(x)))
+    _side_by_side(rig, fn, _steady_then_new([1.0] * 4, 5, 14), _emptied_mostly)

@@ -28,18 +28,6 @@ def snapshot(make_snapshot):
     return make_snapshot()
 
 
-@pytest.fixture(scope="session")
-def chromium():
-    """Yield a running browser; skip, with the reason, where there is none."""
-    module = runpy.run_path(str(HERE / "chromium.py"))
-    reason = module["missing"]()
-    if reason:
-        pytest.skip(reason)
-    browser = module["start"]()
-    yield browser
-    browser.quit()
-
-
 @pytest.fixture
 def shown(chromium, tmp_path):
     """Return a function that opens the page about a snapshot; nothing may complain."""

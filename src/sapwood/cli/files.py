@@ -209,6 +209,7 @@ def _write(arrays: Sequence[Any], outputs: Sequence[str]) -> None:
             f"{counted(len(arrays), 'array')}. Name as many"
         )
     for array, path in zip(arrays, outputs, strict=False):
+        # Not to the file itself: NumPy's error of a full disk has no number.
         np.save(data := BytesIO(), array, allow_pickle=False)
         with misuse_of_file(f"{path} cannot be written", "Name another file"):
             Path(path).write_bytes(data.getbuffer())

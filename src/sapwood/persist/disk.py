@@ -399,7 +399,8 @@ class DiskStore:
         if not self.read_only and place != path:
             from tempfile import mkdtemp
 
-            try:  # as /proc, where this user may all, and nobody makes a folder
+            # Permission bits do not tell of /proc, where not even root makes a folder.
+            try:
                 os.rmdir(mkdtemp(prefix=".sapwood-", dir=place))  # noqa: PTH106
             except OSError as error:
                 return f"no folder can be made in {place}: {error.strerror}"

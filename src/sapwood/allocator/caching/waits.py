@@ -47,7 +47,8 @@ def _ending(
     ``taken`` go back as far as they are not over.
     """
     pending = gate.state.pending
-    # Annotated: from 3.12 on `Use[Block]` imports, which no process can that ends.
+    # Not `list[Use[Block]]()`: from Python 3.12 on that imports `typing`, which fails
+    # while the interpreter ends, and finalisers come here.
     over: list[Use[Block]] = []
     pending.watch(marked)
     try:

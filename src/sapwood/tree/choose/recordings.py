@@ -35,7 +35,7 @@ Forget = Callable[[Node, str | None], None]
 
 
 _SHARE: Final = 16
-"""So much of a memory limit outputs may hold beyond their own bytes, at most."""
+"""Kept outputs may hold one part in so many of the memory limit beyond their bytes."""
 
 _forests: weakref.WeakSet[Recordings] = weakref.WeakSet()
 """Those of all runtimes: addresses are the process's, so any may be asked for some."""

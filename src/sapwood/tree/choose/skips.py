@@ -67,8 +67,8 @@ _SAME: Final = (
     "changes, such as a step or a rate, as an array"
 )
 _VAIN: Final = "recordings are made of it again and again, and none is ever replayed"
-_PASSED_ON: Final = (
-    "Pass what is another value in each call as an array, or read it behind the call"
+_NEW_EACH_TIME: Final = (
+    "Pass what is another value in each call as an array, or read it after the call"
 )
 _MOVED: Final = CaptureError(
     "its recordings wait for arrays at addresses that do not come again",
@@ -408,7 +408,7 @@ def _in_vain(why: Sequence[Miss]) -> CaptureError:
     if why and not read:
         return _MOVED.anew()
     about = next((f": {each}" for each in read if each), "")
-    return CaptureError(f"{_VAIN}{about}", remedy=_PASSED_ON)
+    return CaptureError(f"{_VAIN}{about}", remedy=_NEW_EACH_TIME)
 
 
 def warn(options: Options, error: CaptureError) -> None:

@@ -12,8 +12,6 @@ from sapwood.tree.guards import AmbientKey
 from sapwood.tree.node.node import Node
 from sapwood.tree.watch.session import Broken, Warm
 
-"""So many calls between two tries, where so many recordings were not replayed."""
-
 _UNCLEAR: Final = 4
 WAYS: Final = 16
 """So many ways that calls go, by values that regions return, are known at most."""
@@ -28,7 +26,7 @@ class Specialization:
 
     ``link`` builds a node of a recording of another process that serves its calls;
     ``asked`` says that such a recording was looked for. ``misses`` are the clock
-    readings of the last two calls that no recording fitted, of ``missing`` in all, and
+    readings of the last two calls that no recording fitted, of ``missing`` in all.
     ``unrecordable`` is why its calls never are recorded, ``failed`` why the last
     attempt failed, where another one may not; ``unready`` counts those in a row that
     could not begin, ``reorders`` captures whose ops were in another order than those

@@ -83,8 +83,9 @@ class BoundArray(Repeated):
 class Assigned(Repeated):
     """A plain value in the place of another, as by ``self.turn = not self.turn``.
 
-    The new value follows from what is guarded, and the old one is guarded, too: calls
-    that find it there assign the same.
+    Or what a `cached_property` has computed, where nothing was. The new value follows
+    from what is guarded, and the old one is guarded, too: calls that find it there
+    assign the same.
     """
 
 

@@ -155,7 +155,8 @@ class Walk:
         covered = given and container_of(type(value)) is not None
         opened = tuple(accessors(value, self.reach))
         if not opened and bytes_of(value) is not None:
-            # What a slot holds is compared by its bytes; no slot holds an argument.
+            # Bytes in a slot are compared with the slot. An argument is in none, and a
+            # write to it would go unseen.
             opened = (Accessor(BUFFER),)
         if not opened or (id(value), covered) in self._known:
             return
@@ -387,7 +388,7 @@ class Walk:
         return next(filter(None, (*told, unnamed)), None)
 
     def _frozen(self, value: Any) -> Any:
-        # Signatures take two with the same bytes for one.
+        # Its bytes are in the signature: another one with the same is as good.
         if type(value) is bytearray or is_structural(value, self.reach):
             return type(value)
         return Identity(value)

@@ -109,7 +109,7 @@ class Reach:
         """
         refused = {f"{name}[+]", f"{name}[]?"} | (set() if asks else {f"{name}?"})
         known = name in self.added and not refused & self.added
-        # An item of a list that grows may be what is added.
+        # ``log[0]`` reads what an append may have put there.
         items = any(each.startswith(f"{name}[") for each in self.used | self.added)
         return known and not items and self._has_no_other_use(name)
 

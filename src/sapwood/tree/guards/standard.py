@@ -49,7 +49,7 @@ def holds_objects(value: Any) -> bool:
 def bytes_of(value: Any) -> bytes | None:
     """Return the bytes of an object that has some, and not too many; else None.
 
-    All those of a `bytearray`: signatures take two with the same bytes for one.
+    Of a `bytearray` all: its signature is its bytes, so nothing else shows a write.
     """
     cls: type = type(value)
     if any(hasattr(vars(base).get("__buffer__"), "__code__") for base in cls.__mro__):
@@ -64,9 +64,9 @@ def bytes_of(value: Any) -> bytes | None:
 
 
 def _raised(error: Any) -> Mapping[str, Any]:
-    """Return what an exception holds in C, whatever its class calls so."""
-    args: Any = vars(BaseException)["args"]
-    return {"args": args.__get__(error), "__cause__": error.__cause__}
+    """Return what an exception holds in C; a class may give these names others."""
+    held: Any = vars(BaseException)
+    return {name: held[name].__get__(error) for name in ("args", "__cause__")}
 
 
 _variable = views.alone(ContextVar.get, LookupError)

@@ -559,14 +559,9 @@ class Survey:
             return changes.BoundArray(path, text, slot, was, now, self._arguments)
         # A tally is not guarded by its value: what is assigned may not follow from it.
         constant = old.role == new.role == "constant"
-        if (
-            old.role == "absent"
-            and new.role in {"constant", "tally"}
-            and self._is_kept_property(inside, new)
-        ):
-            to = slot, was, now, self._arguments
-            return changes.Assigned(path, text, *to, name=name)
-        if written.is_assignable() and constant and _is_plain(was) and _is_plain(now):
+        replaces = constant and _is_plain(was) and written.is_assignable()
+        fills = old.role == "absent" and self._is_kept_property(inside, new)
+        if (replaces or fills) and _is_plain(now):
             to = slot, was, now, self._arguments
             return changes.Assigned(path, text, *to, name=name)
         filled = was is None or (was is views.EMPTY and inside.view is not views.LIST)
@@ -617,7 +612,7 @@ class Survey:
         return False
 
     def _is_unnamed(self, inside: Inside, old: Row) -> bool:
-        """Return whether a slot is as it was, and what is reached names it no more."""
+        """Return whether a slot holds what it held, and no reached code names it."""
         if inside.lacks is None or old.key in inside.lacks:
             return False
         space = inside.view.open(self._walk.nodes[inside.node].value)
@@ -629,8 +624,8 @@ class Survey:
         if registry or isinstance(new.value, ModuleType):
             # A package that is loaded meanwhile shows in the package above it.
             return True
-        # A property that is kept is as good as one that is asked again, until what it
-        # is computed of changes. So replays keep the plain ones, and arrays.
+        # Replays fill a cached property with a plain value or an array. Another object
+        # they leave to be computed again, which shows if its inputs change by then.
         kept = new.role != "array" and not _is_plain(new.value)
         return kept and self._is_kept_property(inside, new)
 

@@ -225,7 +225,7 @@ def appended(
             and _key(change.new) == key
         ]
         others = [each[0] for each in wanted if each[1:] == (keeping, key)]
-        # Where two reads gave one value, nobody tells whose is where.
+        # If two reads gave equal values, it is not known which change got which.
         if len(alike) != len(others) or len({*others}) > 1:
             return None
         which = next(i for i in alike if i not in found)

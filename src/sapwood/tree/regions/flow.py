@@ -449,8 +449,8 @@ class _Following:
         self._at = self._ops[number].offset
         stack = [*self._stack_behind(number)[:-1], _Entry(places)]
         found = {*self._ends(number + 1, stack, {}, (), frozenset())}
-        # One by an error that has less of the value is none: a call that goes there has
-        # not what is told of the others, and so it is not recorded.
+        # A handled error may end with less of the value. Such an end is left out: where
+        # a call takes it, the places of the others do not fit, and nothing is recorded.
         usual = [each for each in found if not each.handled]
         ends = {
             each._replace(handled=False)
@@ -547,8 +547,8 @@ class _Following:
         """Yield the ends where an instruction raises, and the code goes on by that."""
         for start, end, target, depth, lasti in self._handlers:
             if start <= op.offset < end and op.opname not in _NEVER_RAISING:
-                # What is left of the stack was there where this began. How much lies
-                # below what is known of it is not told: the value may be in there.
+                # A handler keeps the bottom of the stack, and only the top is known. If
+                # the block began before the value was read, the value is not in there.
                 began_before = start <= self._at < end
                 if depth and not began_before and any(x.places for x in stack):
                     raise _Deciding

@@ -642,8 +642,8 @@ class _Parts:
             if own is not None:
                 self.frame.pair(value, own)
             self.known[slot.path] = value
-        # A container that was passed is the function's own one. First all there, then
-        # all here: the leaves of a new nest are put together in turn.
+        # Two loops: a new nest is put together from its leaves in turn, once for the
+        # containers that were passed, and once for those that the function sees.
         for (slot, _), value in zip(bound, values, strict=True):
             if not slot.adds:
                 slot.write(value, self.arguments)
