@@ -14,7 +14,7 @@ import pytest
 import sapwood as sw
 
 FORMAT = "{0.v}"
-SHOW = FORMAT.format
+"""No code names what its field reads."""
 
 
 class Holder:
@@ -102,7 +102,7 @@ class Described:
 def _compile(body):
     """Return a maker of functions with ``body``, which reads a holder ``o``."""
     scope = {"np": np, "functools": functools, "Holder": Holder, "sys": sys}
-    scope |= {"FORMAT": FORMAT, "SHOW": SHOW}
+    scope |= {"FORMAT": FORMAT, "TELL": FORMAT.format}
     exec(f"def make(o, name):\n  def f(x):\n    {body}\n  return f", scope)
     return lambda o: scope["make"](o, "v")
 
@@ -124,15 +124,6 @@ BODIES = {
     "call": "return x * o()",
     "float": "return x * float(o)",
     "str": "return x * float(f'{o}')",
-    "field of a format": "return x * float('{0.v}'.format(o))",
-    "nested format": "return x * float('{k.__class__.__name__:.0}{k.v}'.format(k=o))",
-    "format map": "return x * float('{k.v}'.format_map({'k': o}))",
-    "format by name": "t = '{0.v}'\n    return x * float(t.format(o))",
-    "format of a module": "return x * float(FORMAT.format(o))",
-    "format by default": (
-        "def g(t='{0.v}'): return t.format(o)\n    return x * float(g())"
-    ),
-    "format of a method": "return x * float(SHOW(o))",
     "index": "return x * o[0]",
     "for": "for v in o: x = x * v\n    return x",
     "unpacking": "(v,) = o\n    return x * v",
@@ -222,6 +213,37 @@ def _from_generator(o):
             yield o.v
 
     return lambda x: x * next(values())
+
+
+FIELDS = {
+    "constant": "return x * float('{0.v}'.format(o))",
+    "by a variable": "t = '{0.v}'\n    return x * float(t.format(o))",
+    "by a default": "def g(t='{0.v}'): return t.format(o)\n    return x * float(g())",
+    "of a module": "return x * float(FORMAT.format(o))",
+    "bound": "return x * float(TELL(o))",
+    "in a map": "return x * float('{k.v}'.format_map({'k': o}))",
+    "in a width": "return x * len('{0:{1.v:.0f}}'.format(1, o))",
+}
+
+
+class Bare:
+    """Has attributes, and no method that names one."""
+
+
+@pytest.mark.parametrize("how", FIELDS)
+def test_what_a_field_of_a_format_reads_is_guarded(agree, how):
+    """By the name that the text has, wherever the text is."""
+
+    def program(w):
+        o = Bare()
+        o.v = 2.0
+        f = w.graph(_compile(FIELDS[how])(o))
+        for i in range(9):
+            if i in {4, 7}:
+                o.v += 3.0
+            yield f(w.values(3))
+
+    agree(program)
 
 
 class Pair:

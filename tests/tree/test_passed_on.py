@@ -914,8 +914,14 @@ class Lasting:
 def _binds_new(o, x):
     y = x * 2
     loss, best = y.sum().item(), y.max().item()
-    o.last = {"loss": loss, "best": best, "n": 8, "rate": 0.1, "y": y}
-    o.frames = [*o.frames[1:], y + 1, y + 2, y + 3]
+    o.last = {"loss": loss, "best": best, "n": 8, "rate": 0.1}
+    return y
+
+
+def _binds_arrays(o, x):
+    y = x * 2
+    if y.sum() > 0:
+        o.frames = [y + 1, y + 2, y + 3]
     return y
 
 
@@ -946,10 +952,11 @@ def _steady_then_new(first, steady, calls):
     return [*[first] * steady, *new]
 
 
-@pytest.mark.parametrize("fn", [_binds_new, _binds_values])
+@pytest.mark.parametrize("fn", [_binds_new, _binds_arrays, _binds_values])
 def test_new_containers_beside_reads(rig, fn):
     """Of three leaves and more, each is at its place, also in the recording call."""
-    _side_by_side(rig, fn, _steady_then_new([1.0] * 4, 6, 14))
+    inputs = _steady_then_new([1.0, 2.0, 3.0, 4.0], 8, 14)
+    assert _side_by_side(rig, fn, inputs) >= 4
 
 
 def _crossed(o, x):
