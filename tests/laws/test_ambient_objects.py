@@ -219,6 +219,7 @@ FIELDS = {
     "constant": "return x * float('{0.v}'.format(o))",
     "by a variable": "t = '{0.v}'\n    return x * float(t.format(o))",
     "by a default": "def g(t='{0.v}'): return t.format(o)\n    return x * float(g())",
+    "in a list": "return x * float(['', '{0.v}', ''][1].format(o))",
     "of a module": "return x * float(FORMAT.format(o))",
     "bound": "return x * float(TELL(o))",
     "in a map": "return x * float('{k.v}'.format_map({'k': o}))",

@@ -230,6 +230,7 @@ def test_losses_are_read_behind_a_step(alike, network, replayed):
     replayed(alike(program), 11)
 
 
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 def test_weights_that_move(alike, network):
     """Their memory is another one every second call."""
 

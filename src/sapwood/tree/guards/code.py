@@ -198,7 +198,19 @@ def _formats(code: CodeType, instructions: Ops) -> bool:
     """Return whether code may ask an object for all that it holds, as text."""
     return any(
         op.opname in _FORMATTING_OPS or op.argval in _FORMATTING for op in instructions
-    ) or any(isinstance(each, str) and "%" in each for each in code.co_consts)
+    ) or any("%" in each for each in _texts(code.co_consts))
+
+
+def _texts(constants: Iterable[object]) -> Iterator[str]:
+    """Yield the texts among constants, those of tuples and sets included.
+
+    Where all defaults of a function are constants, only their tuple is one.
+    """
+    for each in constants:
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, tuple | frozenset):
+            yield from _texts(each)
 
 
 def _level(instructions: Ops, at: int) -> int:
@@ -386,8 +398,7 @@ def _start(instructions: Ops, end: int) -> int:
 
 
 def _fields_in(code: CodeType) -> frozenset[str]:
-    texts = (each for one in nested(code) for each in one.co_consts)
-    fields = (fields_of(each) for each in texts if isinstance(each, str))
+    fields = (fields_of(each) for one in nested(code) for each in _texts(one.co_consts))
     return frozenset().union(*fields)
 
 
