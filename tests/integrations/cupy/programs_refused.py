@@ -130,7 +130,7 @@ def modes_of_a_chain(xp, rng):
     return modes, lambda _: (1 + whole(xp, rng, 0, 5, 12).astype(np.float64),)
 
 
-@program(skips="cuRAND")
+@program()
 def dropout_by_a_state(xp, rng):
     """Random numbers of the older interface, from a state that lies outside."""
     state = xp.random.RandomState(3)

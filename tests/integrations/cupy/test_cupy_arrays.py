@@ -173,6 +173,34 @@ def test_random_numbers_are_numpys(rt):
         ours.standard_normal(3)
 
 
+def test_random_numbers_of_the_module(rt, cp):
+    """They are drawn live, from the state that there is by then."""
+
+    def inside(radius):
+        x, y = cp.random.rand(64), cp.random.normal(radius, 2.0, 64)
+        order = cp.random.permutation(8)
+        return (x * x + y * y < 1).mean(), order * cp.random.randint(1, 9, 8), x
+
+    def drawn(f):
+        cp.random.seed(5)
+        for i in range(10):
+            if i == 6:
+                cp.random.seed(11)
+            if i == 8:
+                cp.random.set_random_state(cp.random.RandomState(3))
+            yield [cp.asnumpy(each) for each in f(radius)]
+
+    radius, f, state = cp.full(64, 0.5), rt.graph(inside), cp.random.get_random_state()
+    try:
+        for call in zip([*drawn(f)], [*drawn(inside)], strict=True):
+            for found, expected in zip(*call, strict=True):
+                _same(found, expected)
+    finally:
+        cp.random.set_random_state(state)
+    assert f.stats().replays >= 6
+    assert not f.stats().skipped
+
+
 def test_what_cupy_cannot_capture_is_refused(rt, cp):
     """By the line, with the remedy; the process goes on."""
     x = rt.array(np.array([1.0, 2.0, 3.0, 5.0]))

@@ -1,7 +1,7 @@
 """How CuPy's generators of random numbers are looked into: at their state, an array.
 
 Kernels move it on, so replays do. Those of ``cupy.random.RandomState`` keep theirs in
-cuRAND, which no capture may call.
+cuRAND, which no capture may call: what draws by them runs live.
 """
 
 from sapwood.tree.guards.frameworks import attributes, declare_opening

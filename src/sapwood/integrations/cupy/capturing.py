@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial, wraps
+from types import FunctionType
 from typing import Any, Final
 
 import cupy
@@ -260,19 +261,18 @@ def _get(
     return shown(watching.live(Reading("x.get()", _read, shown), (array,), {}))
 
 
-def _solver(name: str) -> Replacement:
-    """Return what runs a function of ``cupy.linalg`` as an eager region.
+def _region(called: str) -> Replacement:
+    """Return what runs a function of CuPy's as an eager region.
 
-    CuPy captures no calls of cuSOLVER.
+    CuPy captures no calls of cuSOLVER and cuRAND.
     """
 
     def call(original: Original, *args: Any, **options: Any) -> Any:
         watching = session.current()
         if watching is None or not watching.may_read(0):
             return original(*args, **options)
-        called = f"cupy.linalg.{name}"
         part, arrays = reading_of(called, original, args, options, _are_arrays)
-        return watching.live(part, arrays, {}) if arrays else part()
+        return watching.live(part, arrays, {})
 
     return call
 
@@ -308,15 +308,33 @@ _SOLVERS: Final = (
     *("matrix_rank", "pinv", "qr", "slogdet", "solve", "svd", "tensorinv"),
     *("tensorsolve",),
 )
+_STATES: Final = frozenset(
+    {"default_rng", "get_random_state", "reset_states", "seed", "set_random_state"}
+)
+_DRAWS: Final = [
+    name
+    for name, value in vars(cupy.random).items()
+    if isinstance(value, FunctionType)
+    and value.__module__.startswith("cupy.random._")
+    and name not in _STATES
+    and name != "shuffle"  # it writes what it is passed
+]
+"""What draws by cuRAND; by a name of the module, from what is its state at the time."""
 _READS: Final[tuple[tuple[Any, str, Replacement], ...]] = (
     (cupy.ndarray, "get", _get),
     (cupy.ndarray, "__format__", _text),
     (cupy.ndarray, "__repr__", _text),
     (cupy.ndarray, "__str__", _text),
     *(
-        (cupy.linalg, name, _solver(name))
+        (cupy.linalg, name, _region(f"cupy.linalg.{name}"))
         for name in _SOLVERS
         if hasattr(cupy.linalg, name)
+    ),
+    *((cupy.random, name, _region(f"cupy.random.{name}")) for name in _DRAWS),
+    *(
+        (cupy.random.RandomState, name, _region(f"RandomState.{name}"))
+        for name in _DRAWS
+        if name in vars(cupy.random.RandomState)
     ),
 )
 """What warm-ups replace, too: these are the regions that captures are to meet."""
