@@ -327,3 +327,38 @@ def test_slots_bound_to_what_they_hold_for_some_shapes(agree):
                 yield f(x), o.h, o.w
 
     assert agree(program).count("replays") >= 8
+
+
+BINDS_PASSED = {
+    "a name": lambda o, given: setattr(o, "h", given),
+    "a key": lambda o, given: o.table.update(h=given),
+    "an item": lambda o, given: o.items.__setitem__(0, given),
+    "in a tuple": lambda o, given: setattr(o, "h", (given, 1)),
+    "two": lambda o, given: (setattr(o, "h", given), setattr(o, "old", given)),
+    "now and then": lambda o, given: setattr(o, "h", given) if o.rate > 1 else None,
+}
+
+
+@pytest.mark.every_framework
+@pytest.mark.parametrize("bind", BINDS_PASSED)
+def test_slots_bound_to_arguments_that_they_hold(agree, bind):
+    """No call shows that they are bound, until another array is passed."""
+
+    def program(w):
+        o = _made(w)
+        given, o.rate = (o.h, w.values(4)), 1
+
+        def fn(x, mask):
+            BINDS_PASSED[bind](o, mask)
+            return x + 1
+
+        f, x = w.graph(fn), w.values(4)
+        for i in range(24):
+            mask, o.rate = given[i % 5 > 2], i // 6
+            yield f(x, mask), o.h, o.table, o.items
+            # Which of the two it is, and not only one that is equal.
+            yield [
+                each is mask or type(each) is tuple for each in (o.h, o.table.get("h"))
+            ]
+
+    assert agree(program).count("replays") >= 6

@@ -28,7 +28,13 @@ from sapwood.tree.node.outputs import Outputs, analyse, each_anew
 from sapwood.tree.record.accounts import Lost, check_lost, check_outputs, memos_of, read
 from sapwood.tree.record.build import LinkSpec, build
 from sapwood.tree.record.repeated import concluded
-from sapwood.tree.record.staging import SlotStandIns, moving, reserved, stand_ins
+from sapwood.tree.record.staging import (
+    SlotStandIns,
+    apart_from,
+    moving,
+    reserved,
+    stand_ins,
+)
 from sapwood.tree.record.taking import RecordRequest, Taken, added, settled, take
 from sapwood.tree.watch.session import Warm
 from sapwood.tree.watch.watch import Capture, Captured, Caught, unrepeated
@@ -76,7 +82,8 @@ class Scene:
         self, order: RecordRequest, recordings: Recordings, range_: Range
     ) -> None:
         self.order, self.recordings, self.range = order, recordings, range_
-        self.device, self.integration = recordings.device, recordings.integration
+        self.device = recordings.device
+        self.integration = integration = recordings.integration
         self.places = order.call.given.places(self.integration)
         self.names = [*order.names]
         # A stand-in is another object than the array in a slot. Code that compares the
@@ -86,6 +93,9 @@ class Scene:
         self.roles = argument_roles(order, self.places, recordings, apart=apart)
         given = order.call.given
         self.stages, self.arrays = stand_ins(given, self.roles, range_, recordings)
+        if not asks:
+            reached = order.before.arrays()
+            self.arrays = apart_from(reached, order.call, self.arrays, integration)
         stays = partial(is_to_stay, order, recordings)
         slots = moving(order.before, given.storages, stays, self.integration)
         self.slots = SlotStandIns(slots, range_, recordings)

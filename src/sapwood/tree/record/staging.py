@@ -8,6 +8,7 @@ the function writes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -18,7 +19,7 @@ from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.integration import Array, Integration
 from sapwood.tree.call.roles import Role
-from sapwood.tree.call.signature import Arrays, Place, look
+from sapwood.tree.call.signature import Arrays, Call, Place, look
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import Slot, Survey
@@ -93,6 +94,31 @@ def stand_ins(
                 made[id(theirs)] = moved_by(moved, theirs, stages[i], integration)
             arrays[k] = made[id(theirs)]
     return stages, arrays
+
+
+def apart_from(
+    reached: Iterable[Array],
+    call: Call,
+    passed: Sequence[Array],
+    integration: Integration,
+) -> list[Array]:
+    """Return what is passed; for what slots hold, others over the same bytes.
+
+    To bind an array where it is already would not be seen, and does something as soon
+    as another one is passed. A container would have to be another one, too: what is in
+    one is left.
+    """
+    held = {*map(id, reached)}
+    alone = Counter(map(id, (*call.args, *call.kwargs.values())))
+    leaves = Counter(map(id, call.leaves))
+    own = {
+        id(each): moved_by(0, each, integration.look(each).storage, integration)
+        for each in passed
+        if id(each) in held
+        and alone[id(each)] == leaves[id(each)]
+        and integration.is_bare(each)
+    }
+    return [own.get(id(each), each) for each in passed]
 
 
 def moved_by(
