@@ -487,10 +487,10 @@ def test_nothing_is_kept(rt):
             torch.cuda.synchronize()
             mapped = rt.memory_stats()["pages.mapped"]
             used.append((torch.cuda.memory_allocated(), mapped))
-    # Where another stream is slow to be done with a page, there may be one more.
+    # Where other streams are slow to be done with pages, there may be more of them.
     (torchs, pages), (torchs_then, pages_then) = used[-1], used[1]
     assert torchs == torchs_then
-    assert pages <= pages_then + 1
+    assert pages <= pages_then + 2
     gc.collect()
     held = torch.cuda.memory_allocated()
     del f, model

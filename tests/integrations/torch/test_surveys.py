@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import types
 
 import pytest
 
 from sapwood.tree.guards import Surveyor, survey
 from sapwood.tree.guards.changes import Added, Assigned, BoundArray
+from sapwood.tree.guards.restoring import put_back
 
 torch = pytest.importorskip("torch")
 
@@ -599,3 +601,108 @@ def test_what_is_tuned_is_looked_into(look, change):
     assert guards.match() is not None
     change(kernel, wide)
     assert guards.match() is None
+
+
+HOLDERS = ["a cell", "a list", "a dict", "an attribute"]
+
+
+def holding(how, tensor):
+    """Return a function that steps by a tensor's gradient, and what it is held by."""
+    if how == "a cell":
+        return lambda: (tensor.sum().backward(), tensor.grad), "tensor"
+    held = {"a list": [tensor], "a dict": {"w": tensor}}.get(how)
+    if held is not None:
+        key = 0 if how == "a list" else "w"
+        return lambda: (held[key].sum().backward(), held[key].grad), f"held[{key!r}]"
+    owner = types.SimpleNamespace(w=tensor)
+    return lambda: (owner.w.sum().backward(), owner.w.grad), "owner.w"
+
+
+@pytest.mark.parametrize("how", HOLDERS)
+def test_gradients_of_tensors_that_no_module_has(look, how):
+    """They are slots: bound, where they are new, and taken away."""
+    tensor = torch.ones(3, requires_grad=True)
+    fn, path = holding(how, tensor)
+    before = look(fn)
+    assert slots(before) == {path}
+    fn()
+    after, gradient = look(fn), tensor.grad
+    assert slots(after) == {path, f"{path}.grad"}
+    (change,) = after.changes_since(before)
+    assert isinstance(change, BoundArray)
+    assert change.path == f"{path}.grad"
+    change.undo()
+    assert tensor.grad is None
+    change.slot.write(gradient)
+    assert tensor.grad is gradient
+    tensor.grad = None
+    (change,) = look(fn).changes_since(after)
+    assert change.old is gradient
+
+
+def test_gradients_that_nobody_sends(look):
+    """Where nothing goes back, and of what gets none, there is no slot."""
+    tensor = torch.ones(3, requires_grad=True)
+    assert slots(look(lambda: tensor.grad)) == {"tensor"}
+    inner = tensor * 2
+    tensor.grad = inner.detach()
+    assert slots(look(lambda: inner.backward())) == {"inner"}
+
+
+def test_gradients_of_tensors_are_guarded(look):
+    """One that is there by now, or is another one, is another call's."""
+    tensor = torch.ones(3, requires_grad=True)
+    fn = lambda: tensor.sum().backward()  # noqa: E731
+    ambient = look(fn).guards(lambda _: True)
+    assert ambient.match() is not None
+    tensor.grad = torch.zeros(3)
+    assert ambient.match() is None
+    assert "tensor.grad was None" in ambient.miss()
+    later = look(fn).guards(lambda _: True)
+    for _ in range(20):
+        assert [each.data_ptr() for each in later.match()] == [
+            tensor.data_ptr(),
+            tensor.grad.data_ptr(),
+        ]
+    tensor.grad = None
+    assert later.match() is None
+
+
+def test_gradients_of_arguments(integration):
+    """Once one has one, it is a slot, by the argument: also where it is taken away."""
+    x, path = torch.ones(3, requires_grad=True), "x.grad"
+    fn = lambda x: x.sum().backward()  # noqa: E731
+    look = Surveyor(lambda: fn, integration).survey
+    assert not slots(look({"x": x}))
+    fn(x)
+    before, gradient = look({"x": x}), x.grad
+    assert slots(before) == {path}
+    other = torch.ones(3, requires_grad=True)
+    other.grad = gradient.clone()
+    assert look({"x": other}).key != before.key
+    x.grad = None
+    (taken,) = look({"x": x}).changes_since(before)
+    assert (taken.path, taken.old, taken.new) == (path, gradient, None)
+    fn(x)
+    (change,) = look({"x": x}).changes_since(before)
+    assert change.path == path
+    change.slot.write(None, {"x": x})
+    assert x.grad is None
+    change.slot.write(gradient, {"x": x})
+    assert x.grad is gradient
+
+
+@pytest.mark.parametrize("how", HOLDERS)
+def test_gradients_are_put_back(look, how):
+    """As they were, and those alone: what got one by other ways keeps it."""
+    tensor = torch.ones(3, requires_grad=True)
+    fn, _ = holding(how, tensor)
+    before = look(fn)
+    fn()
+    put_back(before)
+    assert tensor.grad is None
+    fn()
+    gradient, with_one = tensor.grad, look(fn)
+    tensor.grad = None
+    put_back(with_one)
+    assert tensor.grad is gradient

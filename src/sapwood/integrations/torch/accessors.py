@@ -23,7 +23,9 @@ from sapwood.integrations.torch.stepping import (
 from sapwood.tree.guards import views
 from sapwood.tree.guards.code import functions_of, names_of
 from sapwood.tree.guards.frameworks import (
+    Borne,
     attributes,
+    declare_borne,
     declare_calls,
     declare_front,
     declare_opening,
@@ -300,6 +302,22 @@ def _drawn(generator: Any) -> tuple[object, ...]:
 
 _SET: Final = View(
     "set", _drawn, lambda path, _, __: f"the state of {path}", guarded=False
+)
+
+
+def _gradient(tensor: Any) -> Any:
+    return tensor.grad if isinstance(tensor, torch.Tensor) and tensor.is_leaf else EMPTY
+
+
+declare_borne(
+    torch.Tensor,
+    Borne(
+        "grad",
+        _gradient,
+        lambda tensor, reach: (
+            "backward" in reach.names and tensor.requires_grad and tensor.is_leaf
+        ),
+    ),
 )
 
 for _plain in (

@@ -5,15 +5,15 @@ What an integration says of objects, it says by class.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from operator import call
 from types import FunctionType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 from sapwood.tree.guards.scope import Accessor, Openings, Reach
-from sapwood.tree.guards.views import ATTRIBUTES, View, Way
+from sapwood.tree.guards.views import ATTRIBUTES, EMPTY, View, Way
 
 
 class Arrays(Protocol):
@@ -59,6 +59,66 @@ def attributes(*names: str) -> Opened:
     """Return how to look at these attributes alone, whatever code names."""
     view = Accessor(ATTRIBUTES, frozenset(names))
     return lambda _, __: iter([view])
+
+
+class Borne(NamedTuple):
+    """An attribute of arrays that is a slot; ``read`` gives it, or `EMPTY`.
+
+    Arrays have one that ``bear`` it, for all that the code that was reached may do.
+    """
+
+    attribute: str
+    read: Callable[[Any], Any]
+    bear: Callable[[Any, Reach], bool]
+
+
+_borne: dict[type, Borne] = {}
+
+
+def declare_borne(cls: type, borne: Borne) -> None:
+    """Say what is a slot of the arrays of a class, wherever they are found."""
+    _borne[cls] = borne
+
+
+def borne_by(array: Any, reach: Reach) -> Borne | None:
+    """Return what is a slot of an array, if anything is."""
+    found = next((_borne[base] for base in type(array).__mro__ if base in _borne), None)
+    return found if found is not None and found.bear(array, reach) else None
+
+
+class _Attributes(Mapping[Any, Any]):
+    """What is borne by each that a view of a thing holds."""
+
+    def __init__(self, space: Any, read: Callable[[Any], Any]) -> None:
+        self._space, self._read = space, read
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._read(self._space[key])
+
+    def __iter__(self) -> Iterator[Any]:
+        space = self._space
+        return iter(space if isinstance(space, Mapping) else range(len(space)))
+
+    def __len__(self) -> int:
+        return len(self._space)
+
+
+@lru_cache
+def view_of_borne(view: View, borne: Borne) -> View:
+    """Return the view of what is borne by the arrays in another view."""
+
+    def store(thing: Any, key: Any, value: Any) -> None:
+        held = None if value is EMPTY else value
+        setattr(view.open(thing)[key], borne.attribute, held)
+
+    return View(
+        f"{borne.attribute} in {view.name}",
+        lambda thing: _Attributes(view.open(thing), borne.read),
+        lambda path, thing, key: f"{view.label(path, thing, key)}.{borne.attribute}",
+        store,
+        bearer=lambda thing, key: view.open(thing)[key],
+        attribute=borne.attribute,
+    )
 
 
 _called: dict[type, frozenset[str]] = {}

@@ -21,7 +21,15 @@ from sapwood.tree.guards.accessors import accessors, is_only_named, is_structura
 from sapwood.tree.guards.asking import Questions
 from sapwood.tree.guards.code import FORMATTING, HASHING, fields_of, read_besides
 from sapwood.tree.guards.constants import constant_of, is_tensor
-from sapwood.tree.guards.frameworks import Arrays, behind, is_front, layout_of
+from sapwood.tree.guards.frameworks import (
+    Arrays,
+    behind,
+    borne_by,
+    is_front,
+    layout_of,
+    opening_of,
+    view_of_borne,
+)
 from sapwood.tree.guards.owners import owner_of_class
 from sapwood.tree.guards.scope import ATOMS, UNNAMED, Accessor, Reach
 from sapwood.tree.guards.slots import Slot
@@ -148,6 +156,7 @@ class Walk:
     def start(self, path: str, value: Any, *, given: bool = False) -> None:
         """Walk on from a root, an argument if it is given, unless it was reached."""
         if self.arrays.is_array(value):
+            self._start_borne(path, value)
             return
         if issubclass(type(value), type):
             self.reach.note(built=(value,))
@@ -167,6 +176,21 @@ class Walk:
             for view, wanted in node.accessors:
                 self._look(number, node, view, wanted)
             number += 1
+
+    def _start_borne(self, path: str, array: Any) -> None:
+        """Look at what an argument bears, if it ever did; calls are its own."""
+        borne = borne_by(array, self.reach)
+        if borne is None:
+            return
+        name = f"{path}.{borne.attribute}"
+        if borne.read(array) is None and name not in self.reach.used:
+            return
+        self.reach.note(used=(name,))
+        view = view_of_borne(views.ITSELF, borne)
+        opened = (Accessor(view),)
+        node = Node(array, path, Identity(array), opened, given=True)
+        if (id(array), False) not in self._known:
+            self._look(self._enter(node), node, view, None)
 
     def path(self, inside: Inside, key: Any) -> str:
         """Return what a user would write for a slot."""
@@ -281,11 +305,34 @@ class Walk:
             if view not in KEYED or not self.arrays.is_array(value)
         ]
         self.insides.append(Inside(number, view, rows, lacks))
+        if view in views.PLAIN and not node.covered and not self._is_frameworks(node):
+            self._look_at_borne(number, node, view, rows)
         members = view is views.SET and any(row.role == "array" for row in rows)
         keys = view is views.DICT and next(self._keys(rows), None) is not None
         if (members or keys) and self._is_asked(node):
             # A look-up asks which of them the key is.
             self.reach.note(compares=True)
+
+    def _is_frameworks(self, node: Node) -> bool:
+        """Return whether a container is within an object that a framework opens."""
+        while container_of(type(node.value)) is not None and node.parent >= 0:
+            node = self.nodes[node.parent]
+        return opening_of(type(node.value)) is not None
+
+    def _look_at_borne(
+        self, number: int, node: Node, view: View, rows: Sequence[Row]
+    ) -> None:
+        """Look at what the arrays in a view bear."""
+        found: dict[View, list[Row]] = {}
+        for row in rows:
+            borne = borne_by(row.value, self.reach) if row.role == "array" else None
+            if borne is not None:
+                value, within = borne.read(row.value), view_of_borne(view, borne)
+                slot = self._row(number, node, within, row.key, value)
+                found.setdefault(within, []).append(slot)
+        for within, slots in found.items():
+            # What bears nothing has nothing put back.
+            self.insides.append(Inside(number, within, slots, frozenset()))
 
     def _row(self, number: int, node: Node, view: View, key: Any, value: Any) -> Row:
         if self.arrays.is_array(value):
@@ -457,7 +504,7 @@ def _walk(
     walk = Walk(arrays, known, home, questions)
     given: tuple[dict[str, Any], dict[str, Any]] = {}, {}
     for name, value in arguments.items():
-        if type(value) not in ATOMS and not arrays.is_array(value):
+        if type(value) not in ATOMS:
             given[container_of(type(value)) is not None][name] = value
     others, containers = given
     for path, value in roots:

@@ -48,11 +48,6 @@ _CONTAINERS = (views.DICT, views.LIST, views.SET)
 _MADE = (FACTORY, MAXLEN)
 _REMADE = {dict, list, tuple, SimpleNamespace}
 _ASSIGNED = {bool, bytes, complex, float, int, str, type(None)}
-_ASSIGNABLE = (
-    *(views.ATTRIBUTES, views.CELLS, views.DICT, views.FIELDS, views.GLOBALS),
-    *(views.LIST, views.TUPLE, views.VARIABLES),
-)
-"""Views of which to bind a slot is all that there is to do, whatever is there."""
 
 
 def survey(
@@ -565,7 +560,7 @@ class Survey:
             to = slot, was, now, self._arguments
             return changes.Assigned(path, text, *to, name=name)
         filled = was is None or (was is views.EMPTY and inside.view is not views.LIST)
-        known = inside.view in _ASSIGNABLE
+        known = inside.view in views.PLAIN
         kind = changes.Filled if known and filled else Change
         return kind(path, text, name=name)
 
@@ -677,7 +672,7 @@ class _Written(NamedTuple):
     def is_assignable(self) -> bool:
         """Whether to bind it is possible, and all that there is to do."""
         view = self.inside.view
-        known = view in _ASSIGNABLE and not is_book(view, self.was.key)
+        known = view in views.PLAIN and not is_book(view, self.was.key)
         return known and self.slot.can_be_bound
 
 

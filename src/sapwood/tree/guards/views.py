@@ -351,5 +351,10 @@ DICT = View(
     way=Way(),
 )
 KEYS = View("inside keys", lambda thing: keys_inside(DICT.open(thing)), _key_label)
+ITSELF = View("itself", lambda thing: {0: thing}, same_path)
 LOADED = View("loaded", lambda thing: thing, _subscript, None, "names", way=Way())
 REGISTERED = View("registered", _children, _subscript, None, "length")
+PLAIN: Final = frozenset(
+    {ATTRIBUTES, CELLS, DICT, FIELDS, GLOBALS, LIST, TUPLE, VARIABLES}
+)
+"""Those of which to bind a slot is all that there is to do, whatever is there."""

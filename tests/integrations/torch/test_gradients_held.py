@@ -1,0 +1,185 @@
+"""Gradients of tensors that are no module's: in closures, lists, dicts and objects."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+
+torch = pytest.importorskip("torch")
+F, optim = torch.nn.functional, torch.optim
+
+pytestmark = pytest.mark.gpu
+
+
+def _weights(w):
+    return [w.values(8, 4).requires_grad_(), w.values(4).requires_grad_()]
+
+
+def _moved(weights):
+    """Step by gradients, and take them away."""
+    with torch.no_grad():
+        for each in weights:
+            each.sub_(0.1 * each.grad)
+            each.grad = None
+
+
+def _zeroed(weights):
+    """Step by gradients, and have later ones added to zeros."""
+    with torch.no_grad():
+        for each in weights:
+            each.sub_(each.grad, alpha=0.1)
+            each.grad.zero_()
+
+
+def _summed(weights):
+    """Leave gradients, for later ones to be added to."""
+
+
+STEPS = [_moved, _zeroed, _summed]
+
+
+def _in_cells(w, step):
+    weight, bias = weights = _weights(w)
+
+    def fn(x, y):
+        loss = F.mse_loss(x @ weight + bias, y)
+        loss.backward()
+        step([weight, bias])
+        return loss.detach()
+
+    return fn, weights
+
+
+def _in_a_list(w, step):
+    weights = _weights(w)
+
+    def fn(x, y):
+        loss = F.mse_loss(x @ weights[0] + weights[1], y)
+        loss.backward()
+        step(weights)
+        return loss.detach()
+
+    return fn, weights
+
+
+def _in_a_dict(w, step):
+    held = dict(zip(("weight", "bias"), _weights(w), strict=True))
+
+    def fn(x, y):
+        loss = F.mse_loss(x @ held["weight"] + held["bias"], y)
+        loss.backward()
+        step(held.values())
+        return loss.detach()
+
+    return fn, [*held.values()]
+
+
+def _in_an_object(w, step):
+    weight, bias = weights = _weights(w)
+    net = types.SimpleNamespace(weight=weight, bias=bias, last=None)
+
+    def fn(x, y):
+        loss = F.mse_loss(x @ net.weight + net.bias, y)
+        loss.backward()
+        net.last = loss.detach()
+        step([net.weight, net.bias])
+        return net.last * 2
+
+    return fn, weights
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("make", [_in_cells, _in_a_list, _in_a_dict, _in_an_object])
+def test_they_are_left_where_the_plain_function_leaves_them(alike, make, step):
+    """Bound, written in place or taken away, and kept by whoever reads them."""
+
+    def program(w):
+        fn, weights = make(w, step)
+        f, kept = w.graph(fn), []
+        for i in range(14):
+            kept.append(f(w.values(16, 8), w.values(16, 4)))
+            if i == 9:
+                weights[0].grad = None
+            if i == 11:
+                weights[1].grad = torch.ones_like(weights[1])
+            kept.append(weights[1].grad)
+            yield kept, [each.detach() for each in weights], [x.grad for x in weights]
+
+    # One that is set in between is another one, and is recorded for.
+    assert alike(program).count("replays") >= 3
+
+
+def test_an_optimizer_outside(alike):
+    """It steps what it was given, by gradients that replays left."""
+
+    def program(w):
+        fn, weights = _in_cells(w, _summed)
+        f, optimizer = w.graph(fn), optim.SGD(weights, lr=0.1, momentum=0.9)
+        for i in range(12):
+            optimizer.zero_grad(set_to_none=i % 6 < 4)
+            loss = f(w.values(16, 8), w.values(16, 4))
+            optimizer.step()
+            yield loss, [each.detach() for each in weights], [x.grad for x in weights]
+
+    assert alike(program).count("replays") >= 5
+
+
+def test_one_that_is_replaced(alike):
+    """By another leaf, by what needs no gradient, and by what is no leaf."""
+
+    def program(w):
+        net = types.SimpleNamespace(weight=w.values(8, 4).requires_grad_())
+
+        def fn(x):
+            loss = (x @ net.weight).square().sum()
+            if loss.requires_grad:
+                loss.backward()
+            return loss.detach()
+
+        f = w.graph(fn)
+        for i in range(16):
+            if i in {5, 10}:
+                net.weight = w.values(8, 4).requires_grad_(i == 5)
+            if i > 12:
+                leaf = w.values(8, 4).requires_grad_()
+                net.weight = leaf * 2
+            shown = net.weight.grad if net.weight.is_leaf else leaf.grad
+            yield f(w.values(3, 8)), net.weight.detach(), shown
+            if net.weight.is_leaf:
+                net.weight.grad = None
+
+    assert alike(program).count("replays") >= 3
+
+
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
+@pytest.mark.parametrize("taken", ["never", "by zeros", "outside", "inside"])
+def test_those_of_arguments(alike, taken):
+    """They are added to, where they are there; what leaves a new one runs eagerly."""
+
+    def program(w):
+        model = torch.nn.Linear(8, 4).cuda()
+        given = [w.values(6, 8).requires_grad_() for _ in range(2)]
+
+        def fn(x):
+            u = model(x).tanh()
+            (slope,) = torch.autograd.grad(u.sum(), x, create_graph=True)
+            if taken == "inside":
+                x.grad = None
+            loss = slope.square().mean() + u.mean()
+            loss.backward()
+            return loss.detach()
+
+        f, kept = w.graph(fn), []
+        for i in range(18):
+            x = given[i % 6 > 3]
+            model.zero_grad()
+            if taken == "by zeros" and x.grad is not None:
+                x.grad.zero_()
+            if taken == "outside" and i % 6 == 5:
+                x.grad = None
+            kept.append(f(x))
+            yield kept, [each.grad for each in given]
+
+    replays = alike(program).count("replays")
+    assert replays >= (0 if taken == "inside" else 4)
