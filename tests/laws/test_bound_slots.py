@@ -362,3 +362,40 @@ def test_slots_bound_to_arguments_that_they_hold(agree, bind):
             ]
 
     assert agree(program).count("replays") >= 4
+
+
+def _replaced_list(o, x):
+    o.items[0] = x
+    o.items = [x, o.items[1]]
+    return x + 1
+
+
+def _swapped_and_replaced(o, x):
+    o.h, o.items[0] = o.items[0], o.h
+    o.items = [x, o.h]
+    return o.h * 2
+
+
+def _replaced_object(o, x):
+    o.params[0].value = x
+    o.params = [types.SimpleNamespace(value=x, grad=None), *o.params[1:]]
+    return x * 2
+
+
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
+@pytest.mark.parametrize("again", [True, False])
+@pytest.mark.parametrize(
+    "bind", [_replaced_list, _swapped_and_replaced, _replaced_object]
+)
+def test_what_no_replay_binds_is_left_as_it_was_passed(agree, bind, again):
+    """And not as what stood in for it."""
+
+    def program(w):
+        o, x = _made(w), w.values(4)
+        f = w.graph(lambda x: bind(o, x))
+        for _ in range(8):
+            x = x if again else w.values(4)
+            yield f(x), _slots(o)
+            yield [each is x for each in (o.items[0], o.params[0].value)]
+
+    agree(program)

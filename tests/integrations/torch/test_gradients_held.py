@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import types
 
 import pytest
@@ -125,6 +126,7 @@ def test_an_optimizer_outside(alike):
     assert alike(program).count("replays") >= 5
 
 
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 def test_one_that_is_replaced(alike):
     """By another leaf, by what needs no gradient, and by what is no leaf."""
 
@@ -183,3 +185,123 @@ def test_those_of_arguments(alike, taken):
 
     replays = alike(program).count("replays")
     assert replays >= (0 if taken == "inside" else 4)
+
+
+def _rotated(w):
+    leaves = collections.deque(w.values(4).requires_grad_() for _ in range(3))
+
+    def fn(x):
+        loss = (leaves[0] * x).exp().sum()
+        loss.backward()
+        leaves.rotate(1)
+        return loss.detach()
+
+    return fn, lambda: leaves
+
+
+def _swapped(w):
+    pair = types.SimpleNamespace(a=w.values(4).requires_grad_(), b=None)
+    pair.b = w.values(4).requires_grad_()
+
+    def fn(x):
+        (pair.a * x).sum().backward()
+        pair.a, pair.b = pair.b, pair.a
+        return x + 1
+
+    return fn, lambda: (pair.a, pair.b)
+
+
+def _made_anew(w):
+    net, base, ever = types.SimpleNamespace(w=None), w.values(4), []
+
+    def fn(x):
+        net.w = base.clone().requires_grad_()
+        loss = (net.w * x).sin().sum()
+        loss.backward()
+        return loss.detach()
+
+    def shown():
+        ever.append(net.w)
+        return ever
+
+    return fn, shown
+
+
+def _returned_with_its_gradient(w):
+    given, base = [], w.values(4)
+
+    def fn(x):
+        leaf = base.clone().requires_grad_()
+        (leaf * x).sin().sum().backward()
+        given[:] = [leaf]
+        return leaf, leaf.grad
+
+    return fn, lambda: given
+
+
+def _taken_by_another(w):
+    leaf, net = w.values(4).requires_grad_(), types.SimpleNamespace(v=w.values(4))
+
+    def fn(x):
+        if leaf.grad is None:
+            leaf.grad = x * 2
+            return x + 1
+        net.v = net.v * 0.5 + leaf.grad
+        leaf.grad = None
+        return net.v * x
+
+    return fn, lambda: (leaf, net.v)
+
+
+def _stepped_by_hooks(w):
+    leaves = [w.values(4).requires_grad_() for _ in range(2)]
+    told = types.SimpleNamespace(steps=0)
+
+    def hook(leaf):
+        told.steps += 1
+        with torch.no_grad():
+            leaf.sub_(0.1 * leaf.grad)
+        leaf.grad = None
+
+    handles = [each.register_post_accumulate_grad_hook(hook) for each in leaves]
+
+    def fn(x):
+        loss = ((leaves[0] * x).tanh() * leaves[1]).sum()
+        loss.backward()
+        return loss.detach()
+
+    def shown():
+        if told.steps == 14:
+            handles[1].remove()
+        return *leaves, told.steps
+
+    return fn, shown
+
+
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(_rotated, _swapped, _made_anew, _returned_with_its_gradient),
+        *(_taken_by_another, _stepped_by_hooks),
+    ],
+)
+def test_leaves_that_move_and_what_hooks_do(alike, make):
+    """Replayed or not: what each has is what it has without a graph."""
+
+    def program(w):
+        fn, shown = make(w)
+        f, kept = w.graph(fn), []
+        for _ in range(16):
+            kept.append(f(w.values(4)))
+            found = shown()
+            leaves = [x for x in [*found] if isinstance(x, torch.Tensor)]
+            told = [(x.detach().clone(), x.grad) for x in leaves if x.is_leaf]
+            yield [torch.utils._pytree.tree_map(_detached, kept)], told
+            yield [each for each in found if not isinstance(each, torch.Tensor)]
+
+    alike(program)
+
+
+def _detached(value):
+    return value.detach()

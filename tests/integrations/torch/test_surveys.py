@@ -677,9 +677,6 @@ def test_gradients_of_arguments(integration):
     fn(x)
     before, gradient = look({"x": x}), x.grad
     assert slots(before) == {path}
-    other = torch.ones(3, requires_grad=True)
-    other.grad = gradient.clone()
-    assert look({"x": other}).key != before.key
     x.grad = None
     (taken,) = look({"x": x}).changes_since(before)
     assert (taken.path, taken.old, taken.new) == (path, gradient, None)
@@ -690,6 +687,9 @@ def test_gradients_of_arguments(integration):
     assert x.grad is None
     change.slot.write(gradient, {"x": x})
     assert x.grad is gradient
+    other = torch.ones(3, requires_grad=True)
+    other.grad = gradient.clone()
+    assert look({"x": other}).key != before.key
 
 
 @pytest.mark.parametrize("how", HOLDERS)
@@ -706,3 +706,38 @@ def test_gradients_are_put_back(look, how):
     tensor.grad = None
     put_back(with_one)
     assert tensor.grad is gradient
+
+
+def test_gradients_of_what_has_moved(look):
+    """What it bears elsewhere by now is not bound there; as it was, it is no change."""
+    leaves = [torch.ones(3, requires_grad=True) for _ in range(3)]
+
+    def fn():
+        leaves[0].sum().backward()
+        leaves.append(leaves.pop(0))
+
+    before = look(fn)
+    fn()
+    changes = look(fn).changes_since(before)
+    assert any("elsewhere" in each.text for each in changes)
+    assert not any(
+        isinstance(each, BoundArray) and "grad" in each.path for each in changes
+    )
+    before = look(fn)
+    leaves.append(leaves.pop(0))
+    assert not any("grad" in each.path for each in look(fn).changes_since(before))
+
+
+def test_hooks_of_tensors_are_guarded(look):
+    """Those of leaves, and what they read."""
+    leaf, rate = torch.ones(3, requires_grad=True), [0.5]
+    fn = lambda: leaf.sum().backward()  # noqa: E731
+    key = look(fn).key
+    handle = leaf.register_hook(lambda grad: grad * rate[0])
+    with_hook = look(fn).key
+    assert with_hook != key
+    rate[0] = 2.0
+    assert look(fn).key != with_hook
+    handle.remove()
+    leaf.register_post_accumulate_grad_hook(lambda _: rate.clear())
+    assert look(fn).key not in (key, with_hook)

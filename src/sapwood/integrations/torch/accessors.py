@@ -305,19 +305,25 @@ _SET: Final = View(
 )
 
 
-def _gradient(tensor: Any) -> Any:
-    return tensor.grad if isinstance(tensor, torch.Tensor) and tensor.is_leaf else EMPTY
+def _gets_gradients(tensor: Any, reach: Reach) -> bool:
+    named = torch.is_grad_enabled() or reach.dynamic or "grad" in reach.names
+    return bool(named and tensor.requires_grad and tensor.is_leaf)
+
+
+def _borne(name: str) -> Borne:
+    def read(tensor: Any) -> Any:
+        leaf = isinstance(tensor, torch.Tensor) and tensor.is_leaf
+        return getattr(tensor, name) if leaf else EMPTY
+
+    return Borne(name, read)
 
 
 declare_borne(
     torch.Tensor,
-    Borne(
-        "grad",
-        _gradient,
-        lambda tensor, reach: (
-            "backward" in reach.names and tensor.requires_grad and tensor.is_leaf
-        ),
-    ),
+    _gets_gradients,
+    _borne("grad"),
+    _borne("_backward_hooks"),
+    _borne("_post_accumulate_grad_hooks"),
 )
 
 for _plain in (

@@ -266,7 +266,8 @@ class TorchOwner:
             )
         for tensor in graded:
             return CaptureError(
-                f"backward() leaves a gradient on an argument, {text_of(tensor)}",
+                "backward() leaves a gradient on an argument, or on a new leaf: "
+                f"{text_of(tensor)}",
                 remedy="Return what torch.autograd.grad(...) gives, or keep the "
                 "tensor in a module or optimizer that the function names",
             )

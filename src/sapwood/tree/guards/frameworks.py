@@ -62,28 +62,32 @@ def attributes(*names: str) -> Opened:
 
 
 class Borne(NamedTuple):
-    """An attribute of arrays that is a slot; ``read`` gives it, or `EMPTY`.
-
-    Arrays have one that ``bear`` it, for all that the code that was reached may do.
-    """
+    """An attribute of arrays that is a slot; ``read`` gives it, or `EMPTY`."""
 
     attribute: str
     read: Callable[[Any], Any]
-    bear: Callable[[Any, Reach], bool]
 
 
-_borne: dict[type, Borne] = {}
+_borne: dict[type, tuple[Callable[[Any, Reach], bool], tuple[Borne, ...]]] = {}
 
 
-def declare_borne(cls: type, borne: Borne) -> None:
-    """Say what is a slot of the arrays of a class, wherever they are found."""
-    _borne[cls] = borne
+def declare_borne(
+    cls: type, bears: Callable[[Any, Reach], bool], *borne: Borne
+) -> None:
+    """Say what is a slot of the arrays of a class, wherever they are found.
+
+    ``bears`` says of which of them, by what the code that was reached may do.
+    """
+    _borne[cls] = bears, borne
 
 
-def borne_by(array: Any, reach: Reach) -> Borne | None:
-    """Return what is a slot of an array, if anything is."""
-    found = next((_borne[base] for base in type(array).__mro__ if base in _borne), None)
-    return found if found is not None and found.bear(array, reach) else None
+def borne_by(array: Any, reach: Reach) -> tuple[Borne, ...]:
+    """Return what is a slot of an array."""
+    for base in type(array).__mro__:
+        if base in _borne:
+            bears, borne = _borne[base]
+            return borne if bears(array, reach) else ()
+    return ()
 
 
 class _Attributes(Mapping[Any, Any]):
@@ -118,6 +122,7 @@ def view_of_borne(view: View, borne: Borne) -> View:
         store,
         bearer=lambda thing, key: view.open(thing)[key],
         attribute=borne.attribute,
+        within=view,
     )
 
 

@@ -92,7 +92,7 @@ class Row(NamedTuple):
     constant, the class or identity of a node; ``node`` is that node's number. A tally
     is a number or a list to which the function only adds, by a ``name``: compared is
     its class, or what it answers; ``size`` is the length of a list. Where one is only
-    compared with, it may be ``absent``.
+    compared with, it may be ``absent``. ``bearer`` is the array that bears it, if any.
     """
 
     key: Any
@@ -102,6 +102,7 @@ class Row(NamedTuple):
     node: int = -1
     size: int = 0
     name: str = ""
+    bearer: Any = None
 
 
 @dataclass(slots=True, eq=False)
@@ -170,27 +171,28 @@ class Walk:
         if not opened or (id(value), covered) in self._known:
             return
         node = Node(value, path, self._frozen(value), opened, covered, given=given)
+        self._walk_on(self._enter(node))
+
+    def _start_borne(self, path: str, array: Any) -> None:
+        """Look at what an argument bears, if this one ever did; calls are its own."""
+        name, borne = f"{path} {id(array)}", borne_by(array, self.reach)
+        bears = any(each.read(array) is not None for each in borne)
+        if not bears and not (borne and name in self.reach.used):
+            return
+        self.reach.note(used=(name,))
+        if (id(array), False) in self._known:
+            return
+        node = Node(array, path, Identity(array), (), given=True)
         number = self._enter(node)
+        self._look_at_borne(number, node, views.ITSELF, [Row(0, array, "array", None)])
+        self._walk_on(number + 1)
+
+    def _walk_on(self, number: int) -> None:
         while number < len(self.nodes):
             node = self.nodes[number]
             for view, wanted in node.accessors:
                 self._look(number, node, view, wanted)
             number += 1
-
-    def _start_borne(self, path: str, array: Any) -> None:
-        """Look at what an argument bears, if it ever did; calls are its own."""
-        borne = borne_by(array, self.reach)
-        if borne is None:
-            return
-        name = f"{path}.{borne.attribute}"
-        if borne.read(array) is None and name not in self.reach.used:
-            return
-        self.reach.note(used=(name,))
-        view = view_of_borne(views.ITSELF, borne)
-        opened = (Accessor(view),)
-        node = Node(array, path, Identity(array), opened, given=True)
-        if (id(array), False) not in self._known:
-            self._look(self._enter(node), node, view, None)
 
     def path(self, inside: Inside, key: Any) -> str:
         """Return what a user would write for a slot."""
@@ -325,11 +327,11 @@ class Walk:
         """Look at what the arrays in a view bear."""
         found: dict[View, list[Row]] = {}
         for row in rows:
-            borne = borne_by(row.value, self.reach) if row.role == "array" else None
-            if borne is not None:
+            for borne in borne_by(row.value, self.reach) if row.role == "array" else ():
                 value, within = borne.read(row.value), view_of_borne(view, borne)
                 slot = self._row(number, node, within, row.key, value)
-                found.setdefault(within, []).append(slot)
+                slots = found.setdefault(within, [])
+                slots.append(slot._replace(bearer=row.value))
         for within, slots in found.items():
             # What bears nothing has nothing put back.
             self.insides.append(Inside(number, within, slots, frozenset()))

@@ -315,7 +315,32 @@ class Survey:
                     shared = isinstance(change, Added) and change.is_shared(items)
                     plain = Change(change.path, change.text, name=change.name)
                     found[place] = plain if shared else change
-        return tuple(found.values())
+        return *found.values(), *self._moved(before)
+
+    def _moved(self, before: Survey) -> Iterator[Change]:
+        """Yield what another array bears that was, or is, in another slot.
+
+        A slot leads to it by what holds the array: replays would bind it elsewhere.
+        """
+        then, now = before._bearers, self._bearers
+        for key in then | now:
+            was, found = then.get(key), now.get(key)
+            if was is None or found is None or was.keys() != found.keys():
+                (path, row), *_ = (was or found or {}).values()
+                old = next(iter(was.values()))[1].value if was else None
+                if getattr(row.bearer, key[1]) is not old:
+                    yield Change(path, f"{path} is borne by what is elsewhere by now")
+
+    @cached_property
+    def _bearers(self) -> dict[tuple[int, str], dict[Hashable, tuple[str, Row]]]:
+        """The slots of what arrays bear, by an array and the attribute's name."""
+        found: dict[tuple[int, str], dict[Hashable, tuple[str, Row]]] = {}
+        for thing, inside in self.insides():
+            for row in inside.rows if inside.view.within else ():
+                places = found.setdefault((id(row.bearer), inside.view.attribute), {})
+                place = id(thing), id(inside.view), row.key
+                places[place] = self._walk.path(inside, row.key), row
+        return found
 
     def read_besides(self, change: Change) -> str | None:
         """Return where the function may read what it adds to, and how."""
@@ -367,6 +392,8 @@ class Survey:
         self, before: Survey, old: Inside, new: Inside, slot_of: Callable[[Any], Slot]
     ) -> Iterator[Change]:
         for was, now in _pairs(old, new):
+            if was.bearer is not now.bearer:
+                continue  # see `_moved`
             inner = self._rebuilt(before, was, now)
             if inner is not None:
                 slot = slot_of(now.key)

@@ -92,7 +92,7 @@ class View:
     ``extent`` says what besides single slots may change: nothing, the length, the
     keys, or which names are there.
     ``way`` says the same as ``open``, where it can. ``bearer(thing, key)`` is what the
-    slot is the ``attribute`` of, where it is one.
+    slot is the ``attribute`` of, where it is one: of arrays ``within`` another view.
     ``guarded``: a change between calls is a miss; always, a change during one is seen.
     ``portable``: another process may well see the same.
     """
@@ -107,6 +107,7 @@ class View:
     way: Way | None = None
     bearer: Callable[[Any, Any], object] | None = None
     attribute: str = ""
+    within: View | None = None
 
 
 def value_text(value: object) -> str:

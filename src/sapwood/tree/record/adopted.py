@@ -195,7 +195,9 @@ class _Lent(Scene):
         """Raise `CaptureError` where something outlives the function, or is refused."""
         if error is not None:
             return
-        refusal = self.owner.refusal(taken.captured.result, self.own_arrays())
+        left = arrays_in(self.left, self.integration.is_array)
+        graded = [*self.own_arrays(), *left]
+        refusal = self.owner.refusal(taken.captured.result, graded)
         if refusal is not None:
             raise refusal
         named = check_outputs(outputs, self.range)

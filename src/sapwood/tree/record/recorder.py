@@ -32,6 +32,7 @@ from sapwood.tree.record.staging import (
     SlotStandIns,
     apart_from,
     moving,
+    put_back,
     reserved,
     stand_ins,
 )
@@ -71,11 +72,13 @@ class Scene:
     ``arrays`` are passed instead of the call's own; ``stages`` is the room, in the
     range of the recording, of those that others stand in for. Once it is known what
     the function ``reads`` by itself, as far as it is guarded, that has places, too:
-    it is ``ambient``, and ``read`` are the arrays in there.
+    it is ``ambient``, and ``read`` are the arrays in there. ``left`` is what it has
+    returned and bound.
     """
 
     ambient: Ambient
     read: Arrays
+    left: tuple[Any, Sequence[Array]]
     ops: GraphOps
 
     def __init__(
@@ -109,6 +112,19 @@ class Scene:
         """Return what the function is passed, and what it finds in slots instead."""
         return [*self.arrays, *self.slots.arrays()]
 
+    def give_back(self, after: Survey) -> None:
+        """Have slots hold the call's own arrays where what stood in for them is left.
+
+        That is so behind what no replay could repeat, which stays as it was done.
+        """
+        given, call = self.order.call.given.arrays, self.order.call
+        pairs = [*zip(self.arrays, given, strict=True), *self.slots.pairs()]
+        theirs = {id(own): each for own, each in pairs if own is not each}
+        arguments = self.order.bind(call.args, call.kwargs)
+        for slot, array in after.slots_of_arrays() if theirs else ():
+            if id(array) in theirs:
+                put_back(slot, array, theirs[id(array)], arguments)
+
     def reads(
         self,
         taken: Taken,
@@ -120,10 +136,14 @@ class Scene:
         ``bound`` is what it has put into slots, ``spans`` what ops use: None where
         that may be anything.
         """
-        left, integration = (taken.captured.result, bound), self.integration
-        used = (lambda _: True) if spans is None else used_by(spans, left, integration)
-        self.ambient = ambient = taken.before.guards(self._used(used, taken.before))
-        self.read = look([slot.read() for slot in ambient.arrays], self.integration)
+        self.left, integration = (taken.captured.result, bound), self.integration
+        used: Callable[[Array], bool] = lambda _: True  # noqa: E731
+        if spans is not None:
+            used = used_by(spans, self.left, integration)
+        used = self._used(used, taken.before)
+        self.ambient = ambient = taken.before.guards(used)
+        # Not by the slots: what is on the way there may be another thing by now.
+        self.read = look([*filter(used, taken.before.arrays())], self.integration)
         places = self.read.places(self.integration)
         names, roles = ambient_roles(self.order, ambient, places)
         for i, place in enumerate(places):
@@ -255,6 +275,7 @@ def built(scene: Scene, taken: Taken) -> Recorded:
         scene.check_room(taken)
         bound, error = settled(taken, recordings)
         values = [change.new for change in bound]
+        scene.give_back(taken.after)
         scene.check_code(taken, error)
         scene.reads(taken, values, scene.spans(captured))
         outputs = scene.outputs(taken, values)

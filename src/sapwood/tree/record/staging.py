@@ -170,6 +170,10 @@ class SlotStandIns:
         """Return the stand-ins."""
         return [own for _, own in self._own.values()]
 
+    def pairs(self) -> list[tuple[Array, Array]]:
+        """Return the stand-ins, with what they stand in for."""
+        return [(own, array) for array, own in self._own.values()]
+
     def enter(self, arguments: Mapping[str, object]) -> None:
         """Have the function find the stand-ins."""
         self._swaps.enter(
