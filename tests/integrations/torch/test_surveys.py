@@ -10,6 +10,7 @@ import pytest
 from sapwood.tree.guards import Surveyor, survey
 from sapwood.tree.guards.changes import Added, Assigned, BoundArray
 from sapwood.tree.guards.restoring import put_back
+from sapwood.tree.record.staging import Swaps
 
 torch = pytest.importorskip("torch")
 
@@ -741,3 +742,41 @@ def test_hooks_of_tensors_are_guarded(look):
     handle.remove()
     leaf.register_post_accumulate_grad_hook(lambda _: rate.clear())
     assert look(fn).key not in (key, with_hook)
+
+
+@pytest.mark.parametrize("how", [*HOLDERS, "a module"])
+def test_what_stands_in_for_a_gradient_goes_from_where_it_was_put(look, how):
+    """Also where the function has put another leaf in the place of that one."""
+    leaf, other = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+    gradient, own = torch.ones(3), torch.zeros(3)
+    leaf.grad = gradient
+    if how == "a module":
+        holder = torch.nn.Linear(3, 1, bias=False)
+        holder.weight = leaf
+        fn = lambda: holder(torch.ones(3)).backward()  # noqa: E731
+        swap = lambda: setattr(holder, "weight", other)  # noqa: E731
+    else:
+        fn, _ = holding(how, leaf)
+        cells = {
+            name: cell.cell_contents
+            for name, cell in zip(fn.__code__.co_freevars, fn.__closure__, strict=True)
+        }
+        held = cells.get("held") or cells.get("owner")
+
+        def swap():
+            if how == "an attribute":
+                held.w = other
+            elif how != "a cell":
+                held["w" if how == "a dict" else 0] = other
+            else:
+                at = fn.__code__.co_freevars.index("tensor")
+                fn.__closure__[at].cell_contents = other
+
+    (slot,) = [s for s, x in look(fn).slots_of_arrays() if x is gradient]
+    swaps = Swaps()
+    swaps.enter([(slot, own, gradient)], {})
+    assert leaf.grad is own
+    swap()
+    swaps.leave({})
+    assert leaf.grad is gradient
+    assert other.grad is None

@@ -8,7 +8,14 @@ from threading import get_ident
 from typing import Any, TypeAlias
 
 from sapwood.errors import MisuseError
-from sapwood.tree.guards.views import CELLS, EMPTY, FIELDS, TUPLE, View
+from sapwood.tree.guards.views import (
+    CELLS,
+    EMPTY,
+    FIELDS,
+    TUPLE,
+    View,
+    attribute_alone,
+)
 from sapwood.tree.nests.containers import Structure, unflatten
 
 Arguments: TypeAlias = Mapping[str, object] | None
@@ -118,6 +125,11 @@ class Slot:
 
         It keeps that alive. Raises `MisuseError` where the way is gone.
         """
+        view, key = self.steps[-1]
+        if view.bearer is not None:
+            bearer = view.bearer(self.owner(arguments), key)
+            step = attribute_alone(view.attribute), view.attribute
+            return Slot(self.path, lambda: bearer, (step,), self.start)
         # A tuple is replaced where it is: what holds it is what can be written.
         bound = self.outermost()
         owner, first = bound.owner(arguments), len(bound.steps) - 1

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from itertools import accumulate
 from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
@@ -359,3 +360,13 @@ PLAIN: Final = frozenset(
     {ATTRIBUTES, CELLS, DICT, FIELDS, GLOBALS, LIST, TUPLE, VARIABLES}
 )
 """Those of which to bind a slot is all that there is to do, whatever is there."""
+
+
+@lru_cache
+def attribute_alone(name: str) -> View:
+    """Return the view of one attribute of a thing; what is unbound there is None."""
+
+    def store(thing: Any, key: Any, value: Any) -> None:
+        setattr(thing, key, None if value is EMPTY else value)
+
+    return View(name, lambda thing: {name: getattr(thing, name)}, dotted, store)
