@@ -780,3 +780,43 @@ def test_what_stands_in_for_a_gradient_goes_from_where_it_was_put(look, how):
     swaps.leave({})
     assert leaf.grad is gradient
     assert other.grad is None
+
+
+def test_gradients_of_what_a_module_merely_has(look, nn):
+    """Leaves in its attributes, and in lists there, that are no parameters."""
+
+    class Latent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.code = torch.ones(2, requires_grad=True)
+            self.others = [torch.ones(2, requires_grad=True)]
+
+        def forward(self):
+            (self.code * self.others[0]).sum().backward()
+
+    model = Latent()
+    before = look(model)
+    model()
+    changes = look(model).changes_since(before)
+    assert {each.path for each in changes if isinstance(each, BoundArray)} == {
+        "self.code.grad",
+        "self.others[0].grad",
+    }
+
+
+@pytest.mark.parametrize("through", ["a module", "an optimizer"])
+def test_what_is_a_slot_already_is_no_other_one(look, model, through):
+    """A list of a module's parameters beside it: each gradient is bound once."""
+    params = list(model.parameters())
+    owner = model if through == "a module" else torch.optim.SGD(params, lr=0.1)
+
+    def step():
+        owner.zero_grad()
+        sum(each.sum() for each in params).backward()
+
+    before = look(step)
+    step()
+    changes = look(step).changes_since(before)
+    bound = [each.path for each in changes if isinstance(each, BoundArray)]
+    assert len(bound) == len(params)
+    assert not any(path.startswith("params") for path in bound)

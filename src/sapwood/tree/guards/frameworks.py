@@ -6,6 +6,7 @@ What an integration says of objects, it says by class.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from operator import call
 from types import FunctionType
@@ -115,11 +116,15 @@ def view_of_borne(view: View, borne: Borne) -> View:
         held = None if value is EMPTY else value
         setattr(view.open(thing)[key], borne.attribute, held)
 
+    way = view.way
+    # Where it has an attribute of its own to read, C has no word for both.
+    way = None if way is None or way.each else replace(way, each=borne.attribute)
     return View(
         f"{borne.attribute} in {view.name}",
         lambda thing: _Attributes(view.open(thing), borne.read),
         lambda path, thing, key: f"{view.label(path, thing, key)}.{borne.attribute}",
         store,
+        way=way,
         bearer=lambda thing, key: view.open(thing)[key],
         attribute=borne.attribute,
         within=view,

@@ -27,7 +27,6 @@ from sapwood.tree.guards.frameworks import (
     borne_by,
     is_front,
     layout_of,
-    opening_of,
     view_of_borne,
 )
 from sapwood.tree.guards.owners import owner_of_class
@@ -152,6 +151,7 @@ class Walk:
     nodes: list[Node] = field(default_factory=list)
     insides: list[Inside] = field(default_factory=list)
     _known: dict[tuple[int, bool], int] = field(default_factory=dict)
+    _bearing: list[tuple[int, Node, View, list[Row]]] = field(default_factory=list)
     _slots: int = 0
 
     def start(self, path: str, value: Any, *, given: bool = False) -> None:
@@ -307,19 +307,36 @@ class Walk:
             if view not in KEYED or not self.arrays.is_array(value)
         ]
         self.insides.append(Inside(number, view, rows, lacks))
-        if view in views.PLAIN and not node.covered and not self._is_frameworks(node):
-            self._look_at_borne(number, node, view, rows)
+        if view in views.PLAIN and not node.covered:
+            arrays = [row for row in rows if row.role == "array"]
+            self._bearing += [(number, node, view, arrays)] * bool(arrays)
         members = view is views.SET and any(row.role == "array" for row in rows)
         keys = view is views.DICT and next(self._keys(rows), None) is not None
         if (members or keys) and self._is_asked(node):
             # A look-up asks which of them the key is.
             self.reach.note(compares=True)
 
-    def _is_frameworks(self, node: Node) -> bool:
-        """Return whether a container is within an object that a framework opens."""
-        while container_of(type(node.value)) is not None and node.parent >= 0:
-            node = self.nodes[node.parent]
-        return opening_of(type(node.value)) is not None
+    def finish(self) -> None:
+        """Look at what arrays bear, where no other view has that already."""
+        covered: set[int] = set()
+        while self._bearing:
+            number, node, view, rows = self._bearing.pop()
+            found = [row for row in rows if borne_by(row.value, self.reach)]
+            if found and not covered:
+                covered |= self._covered()
+            more = len(self.nodes)
+            found = [row for row in found if id(row.value) not in covered]
+            self._look_at_borne(number, node, view, found)
+            self._walk_on(more)
+
+    def _covered(self) -> set[int]:
+        """Return the arrays of which modules and optimizers show what they bear."""
+        return {
+            id(inside.view.bearer(self.nodes[inside.node].value, row.key))
+            for inside in self.insides
+            if inside.view.bearer is not None and inside.view.within is None
+            for row in inside.rows
+        }
 
     def _look_at_borne(
         self, number: int, node: Node, view: View, rows: Sequence[Row]
@@ -327,7 +344,7 @@ class Walk:
         """Look at what the arrays in a view bear."""
         found: dict[View, list[Row]] = {}
         for row in rows:
-            for borne in borne_by(row.value, self.reach) if row.role == "array" else ():
+            for borne in borne_by(row.value, self.reach):
                 value, within = borne.read(row.value), view_of_borne(view, borne)
                 slot = self._row(number, node, within, row.key, value)
                 slots = found.setdefault(within, [])
@@ -515,8 +532,10 @@ def _walk(
         walk.start(name, value, given=True)
     for path, value in (("builtins", builtins), *arrays.surroundings()):
         walk.start(path, value)
+    walk.finish()
     for name, value in containers.items():
         walk.start(name, value, given=True)
+    walk.finish()
     if containers and any(node.added for node in walk.nodes):
         # One of these may be what the function adds to.
         known.note(compares=True)

@@ -126,6 +126,8 @@ class Steps:
 
     def _opened(self, check: Check, thing: int) -> int:
         way, opened = check.view.way, check.view.open
+        if way is not None and check.view.within is not None:
+            opened = check.view.within.open  # a step of its own reads what is borne
         if way is None or way.getters is not None:
             self._add(Op.OPEN, _SPACE, thing, opened)
         elif way.attributes:
