@@ -669,30 +669,6 @@ def test_gradients_of_tensors_are_guarded(look):
     assert later.match() is None
 
 
-def test_gradients_of_arguments(integration):
-    """Once one has one, it is a slot, by the argument: also where it is taken away."""
-    x, path = torch.ones(3, requires_grad=True), "x.grad"
-    fn = lambda x: x.sum().backward()  # noqa: E731
-    look = Surveyor(lambda: fn, integration).survey
-    assert not slots(look({"x": x}))
-    fn(x)
-    before, gradient = look({"x": x}), x.grad
-    assert slots(before) == {path}
-    x.grad = None
-    (taken,) = look({"x": x}).changes_since(before)
-    assert (taken.path, taken.old, taken.new) == (path, gradient, None)
-    fn(x)
-    (change,) = look({"x": x}).changes_since(before)
-    assert change.path == path
-    change.slot.write(None, {"x": x})
-    assert x.grad is None
-    change.slot.write(gradient, {"x": x})
-    assert x.grad is gradient
-    other = torch.ones(3, requires_grad=True)
-    other.grad = gradient.clone()
-    assert look({"x": other}).key != before.key
-
-
 @pytest.mark.parametrize("how", HOLDERS)
 def test_gradients_are_put_back(look, how):
     """As they were, and those alone: what got one by other ways keeps it."""

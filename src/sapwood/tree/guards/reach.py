@@ -157,7 +157,6 @@ class Walk:
     def start(self, path: str, value: Any, *, given: bool = False) -> None:
         """Walk on from a root, an argument if it is given, unless it was reached."""
         if self.arrays.is_array(value):
-            self._start_borne(path, value)
             return
         if issubclass(type(value), type):
             self.reach.note(built=(value,))
@@ -172,20 +171,6 @@ class Walk:
             return
         node = Node(value, path, self._frozen(value), opened, covered, given=given)
         self._walk_on(self._enter(node))
-
-    def _start_borne(self, path: str, array: Any) -> None:
-        """Look at what an argument bears, if this one ever did; calls are its own."""
-        name, borne = f"{path} {id(array)}", borne_by(array, self.reach)
-        bears = any(each.read(array) is not None for each in borne)
-        if not bears and not (borne and name in self.reach.used):
-            return
-        self.reach.note(used=(name,))
-        if (id(array), False) in self._known:
-            return
-        node = Node(array, path, Identity(array), (), given=True)
-        number = self._enter(node)
-        self._look_at_borne(number, node, views.ITSELF, [Row(0, array, "array", None)])
-        self._walk_on(number + 1)
 
     def _walk_on(self, number: int) -> None:
         while number < len(self.nodes):
@@ -523,7 +508,7 @@ def _walk(
     walk = Walk(arrays, known, home, questions)
     given: tuple[dict[str, Any], dict[str, Any]] = {}, {}
     for name, value in arguments.items():
-        if type(value) not in ATOMS:
+        if type(value) not in ATOMS and not arrays.is_array(value):
             given[container_of(type(value)) is not None][name] = value
     others, containers = given
     for path, value in roots:

@@ -336,10 +336,7 @@ class Survey:
         """The slots of what arrays bear, by an array and the attribute's name."""
         found: dict[tuple[int, str], dict[Hashable, tuple[str, Row]]] = {}
         for thing, inside in self.insides():
-            # Of an argument, captures refuse what is new.
-            if inside.view.within in (None, views.ITSELF):
-                continue
-            for row in inside.rows:
+            for row in inside.rows if inside.view.within else ():
                 places = found.setdefault((id(row.bearer), inside.view.attribute), {})
                 place = id(thing), id(inside.view), row.key
                 places[place] = self._walk.path(inside, row.key), row

@@ -353,7 +353,6 @@ DICT = View(
     way=Way(),
 )
 KEYS = View("inside keys", lambda thing: keys_inside(DICT.open(thing)), _key_label)
-ITSELF = View("itself", lambda thing: {0: thing}, same_path)
 LOADED = View("loaded", lambda thing: thing, _subscript, None, "names", way=Way())
 REGISTERED = View("registered", _children, _subscript, None, "length")
 PLAIN: Final = frozenset(
