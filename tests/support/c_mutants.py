@@ -22,7 +22,6 @@ from sapwood import _fast
 from sapwood._fast import build
 from sapwood.errors import MisuseError
 from sapwood.runtime import graphed
-from sapwood.tree.guards import steps
 
 __all__ = ["AGAIN_MUTANTS", "C_MUTANTS", "CMutant"]
 
@@ -125,7 +124,6 @@ class CMutant:
 def _forget() -> None:
     """Have libraries looked for anew, and graphed functions called by them."""
     _fast.segments.cache_clear()
-    steps.compiler.cache_clear()
     graphed._take_calls()
 
 

@@ -347,13 +347,18 @@ def compiled(
     return read
 
 
-@functools.cache
 def compiler() -> ModuleType | None:
     """Return what makes functions of steps, or None where there is no C."""
     native = _fast.native()
-    if native is not None and not all(_is_told(native, write) for write in _WRITES):
-        native.watch_nothing()
+    if native is not None:
+        _settle_watching(native)
     return native
+
+
+@functools.cache
+def _settle_watching(native: ModuleType) -> None:
+    if not all(_is_told(native, write) for write in _WRITES):
+        native.watch_nothing()
 
 
 class _Probe:
