@@ -121,7 +121,7 @@ class Scene:
         pairs = [*zip(self.arrays, given, strict=True), *self.slots.pairs()]
         theirs = {id(own): each for own, each in pairs if own is not each}
         arguments = self.order.bind(call.args, call.kwargs)
-        for slot, array in after.slots_of_arrays() if theirs else ():
+        for slot, array in after.slots_of_arrays():
             if id(array) in theirs:
                 put_back(slot, array, theirs[id(array)], arguments)
 
@@ -275,7 +275,8 @@ def built(scene: Scene, taken: Taken) -> Recorded:
         scene.check_room(taken)
         bound, error = settled(taken, recordings)
         values = [change.new for change in bound]
-        scene.give_back(taken.after)
+        if error is not None:
+            scene.give_back(taken.after)
         scene.check_code(taken, error)
         scene.reads(taken, values, scene.spans(captured))
         outputs = scene.outputs(taken, values)
