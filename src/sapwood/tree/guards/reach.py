@@ -141,7 +141,7 @@ class Walk:
     """Everything reached: nodes, and what is inside them, in a fixed order.
 
     Arguments' containers come last. ``home`` are the globals whose names are written
-    without their module's.
+    without their module's. ``borne`` are the insides of what arrays bear.
     """
 
     arrays: Arrays
@@ -150,6 +150,7 @@ class Walk:
     questions: Questions
     nodes: list[Node] = field(default_factory=list)
     insides: list[Inside] = field(default_factory=list)
+    borne: list[Inside] = field(default_factory=list)
     _known: dict[tuple[int, bool], int] = field(default_factory=dict)
     _bearing: list[tuple[int, Node, View, list[Row]]] = field(default_factory=list)
     _slots: int = 0
@@ -336,7 +337,8 @@ class Walk:
                 slots.append(slot._replace(bearer=row.value))
         for within, slots in found.items():
             # What bears nothing has nothing put back.
-            self.insides.append(Inside(number, within, slots, frozenset()))
+            self.borne.append(Inside(number, within, slots, frozenset()))
+            self.insides.append(self.borne[-1])
 
     def _row(self, number: int, node: Node, view: View, key: Any, value: Any) -> Row:
         if self.arrays.is_array(value):

@@ -335,9 +335,10 @@ class Survey:
     def _bearers(self) -> dict[tuple[int, str], dict[Hashable, tuple[str, Row]]]:
         """The slots of what arrays bear, by an array and the attribute's name."""
         found: dict[tuple[int, str], dict[Hashable, tuple[str, Row]]] = {}
-        for thing, inside in self.insides():
-            for row in inside.rows if inside.view.within else ():
+        for inside in self._walk.borne:
+            for row in inside.rows:
                 places = found.setdefault((id(row.bearer), inside.view.attribute), {})
+                thing = self._walk.nodes[inside.node].value
                 place = id(thing), id(inside.view), row.key
                 places[place] = self._walk.path(inside, row.key), row
         return found
