@@ -724,7 +724,7 @@ TRIED_MUTANTS: Final = (
     mutant(
         "what is assigned needs no other view",
         _Written.is_assignable,
-        "known = view in _ASSIGNABLE and ",
+        "known = view in views.PLAIN and ",
         "known = ",
     ),
     mutant(
