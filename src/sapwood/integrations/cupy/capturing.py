@@ -319,7 +319,7 @@ _DRAWS: Final = [
     and name not in _STATES
     and name != "shuffle"  # it writes what it is passed
 ]
-"""What draws by cuRAND; by a name of the module, from what is its state at the time."""
+"""What draws by cuRAND. The module's own functions use the state that is current."""
 _READS: Final[tuple[tuple[Any, str, Replacement], ...]] = (
     (cupy.ndarray, "get", _get),
     (cupy.ndarray, "__format__", _text),

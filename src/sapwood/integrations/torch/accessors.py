@@ -79,15 +79,17 @@ def _graded(
     name: str,
     gradients: Callable[[Any], Any],
     label: Callable[[str, Any, Any], str],
-    bearer: Callable[[Any, Any], Any],
+    bearers: Callable[[Any], Any],
     way: Way,
 ) -> View:
     """Return the view of the gradients of parameters, by what has those."""
 
     def store(owner: Any, key: Any, value: Any) -> None:
-        bearer(owner, key).grad = None if value is EMPTY else value
+        bearers(owner)[key].grad = None if value is EMPTY else value
 
-    return View(name, gradients, label, store, way=way, bearer=bearer, attribute="grad")
+    return View(
+        name, gradients, label, store, way=way, bearers=bearers, attribute="grad"
+    )
 
 
 def _hooks(module: Any) -> Sequence[Any]:
@@ -108,7 +110,7 @@ GRADIENTS: Final = _graded(
     "gradients",
     _gradients,
     lambda path, _, key: f"{path}.{key}.grad",
-    lambda module, key: module._parameters[key],
+    lambda module: module._parameters,
     Way("__dict__", "_parameters", each="grad"),
 )
 HOOKS: Final = View(
@@ -258,7 +260,7 @@ _STEPPED: Final = _graded(
     "optimizer gradients",
     lambda optimizer: [each.grad for each in parameters_of(optimizer)],
     lambda path, _, key: f"the gradient of parameter {key} of {path}",
-    lambda optimizer, key: parameters_of(optimizer)[key],
+    parameters_of,
     Way(into=parameters_of, rests=_rests, each="grad"),
 )
 

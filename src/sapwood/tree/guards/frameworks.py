@@ -117,7 +117,7 @@ def view_of_borne(view: View, borne: Borne) -> View:
         setattr(view.open(thing)[key], borne.attribute, held)
 
     way = view.way
-    # Where it has an attribute of its own to read, C has no word for both.
+    # C reads one attribute of each item, and of cells that is what they hold.
     way = None if way is None or way.each else replace(way, each=borne.attribute)
     return View(
         f"{borne.attribute} in {view.name}",
@@ -125,7 +125,7 @@ def view_of_borne(view: View, borne: Borne) -> View:
         lambda path, thing, key: f"{view.label(path, thing, key)}.{borne.attribute}",
         store,
         way=way,
-        bearer=lambda thing, key: view.open(thing)[key],
+        bearers=view.open,
         attribute=borne.attribute,
         within=view,
     )

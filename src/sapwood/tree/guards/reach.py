@@ -304,12 +304,13 @@ class Walk:
 
     def finish(self) -> None:
         """Look at what arrays bear, where no other view has that already."""
-        covered: set[int] = set()
+        covered: set[int] | None = None
         while self._bearing:
             number, node, view, rows = self._bearing.pop()
             found = [row for row in rows if borne_by(row.value, self.reach)]
-            if found and not covered:
-                covered |= self._covered()
+            if not found:
+                continue
+            covered = self._covered() if covered is None else covered
             more = len(self.nodes)
             found = [row for row in found if id(row.value) not in covered]
             self._look_at_borne(number, node, view, found)
@@ -317,12 +318,12 @@ class Walk:
 
     def _covered(self) -> set[int]:
         """Return the arrays of which modules and optimizers show what they bear."""
-        return {
-            id(inside.view.bearer(self.nodes[inside.node].value, row.key))
+        shown = [
+            (inside.view.bearers(self.nodes[inside.node].value), inside.rows)
             for inside in self.insides
-            if inside.view.bearer is not None and inside.view.within is None
-            for row in inside.rows
-        }
+            if inside.view.bearers is not None and inside.view.within is None
+        ]
+        return {id(bearers[row.key]) for bearers, rows in shown for row in rows}
 
     def _look_at_borne(
         self, number: int, node: Node, view: View, rows: Sequence[Row]

@@ -126,8 +126,8 @@ class Slot:
         It keeps that alive. Raises `MisuseError` where the way is gone.
         """
         view, key = self.steps[-1]
-        if view.bearer is not None:
-            bearer = view.bearer(self.owner(arguments), key)
+        if view.bearers is not None:
+            bearer = view.bearers(self.owner(arguments))[key]
             step = attribute_alone(view.attribute), view.attribute
             return Slot(self.path, lambda: bearer, (step,), self.start)
         # A tuple is replaced where it is: what holds it is what can be written.
@@ -159,9 +159,10 @@ class Slot:
         """
         view, key = self.steps[-1]
         whole = self.item is None and not self.adds
-        if view.bearer is None or isinstance(self.root, str) or not whole:
+        if view.bearers is None or isinstance(self.root, str) or not whole:
             return None
-        return view.bearer(self.owner({}), key)
+        found: object = view.bearers(self.owner({}))[key]
+        return found
 
     def place(self, arguments: Mapping[str, object]) -> Hashable:
         """Return what tells where this is, whichever way leads there."""

@@ -318,9 +318,9 @@ class Survey:
         return *found.values(), *self._moved(before)
 
     def _moved(self, before: Survey) -> Iterator[Change]:
-        """Yield what another array bears that was, or is, in another slot.
+        """Yield the attributes that have changed of arrays that changed their slots.
 
-        A slot leads to it by what holds the array: replays would bind it elsewhere.
+        A replay would set them on whatever array is in the slot by then.
         """
         then, now = before._bearers, self._bearers
         for key in then | now:
@@ -329,7 +329,8 @@ class Survey:
                 (path, row), *_ = (was or found or {}).values()
                 old = next(iter(was.values()))[1].value if was else None
                 if getattr(row.bearer, key[1]) is not old:
-                    yield Change(path, f"{path} is borne by what is elsewhere by now")
+                    text = f"{path} is of an array that the function moved or made"
+                    yield Change(path, text)
 
     @cached_property
     def _bearers(self) -> dict[tuple[int, str], dict[Hashable, tuple[str, Row]]]:

@@ -92,8 +92,9 @@ class View:
     value)`` binds a slot, where that can be done, and unbinds it for `EMPTY`.
     ``extent`` says what besides single slots may change: nothing, the length, the
     keys, or which names are there.
-    ``way`` says the same as ``open``, where it can. ``bearer(thing, key)`` is what the
-    slot is the ``attribute`` of, where it is one: of arrays ``within`` another view.
+    ``way`` says the same as ``open``, where it can. ``bearers(thing)`` gives, by key,
+    what each slot is the ``attribute`` of, where it is one: of arrays ``within``
+    another view.
     ``guarded``: a change between calls is a miss; always, a change during one is seen.
     ``portable``: another process may well see the same.
     """
@@ -106,7 +107,7 @@ class View:
     guarded: bool = True
     portable: bool = True
     way: Way | None = None
-    bearer: Callable[[Any, Any], object] | None = None
+    bearers: Callable[[Any], Space] | None = None
     attribute: str = ""
     within: View | None = None
 

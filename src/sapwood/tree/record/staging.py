@@ -102,11 +102,11 @@ def apart_from(
     passed: Sequence[Array],
     integration: Integration,
 ) -> list[Array]:
-    """Return what is passed; for what slots hold, others over the same bytes.
+    """Return the arrays to pass: for those in slots, other objects over the same bytes.
 
-    To bind an array where it is already would not be seen, and does something as soon
-    as another one is passed. A container would have to be another one, too: what is in
-    one is left.
+    To bind an array to the slot that holds it changes nothing, so it would not be seen;
+    a replay that is passed another array would leave the slot as it is. Arrays that are
+    in a container are left, as the container would have to be another one, too.
     """
     held = {*map(id, reached)}
     alone = Counter(map(id, (*call.args, *call.kwargs.values())))
