@@ -526,3 +526,33 @@ print("done")
 def test_what_torch_warns_of_while_it_is_loaded_is_no_error_of_the_users(new_process):
     """Where warnings are errors, a call that is watched does not end in torch's own."""
     assert new_process(_STRICT) == "done\n"
+
+
+IN_A_BACKWARD = """
+import sys
+import torch
+import torch._inductor.output_code
+from types import SimpleNamespace
+from sapwood.integrations.torch.compiled import listening
+
+class Back(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        with listening(SimpleNamespace(compiling=lambda: None)):
+            print("torch._inductor.cudagraph_trees" in sys.modules)
+        return grad * 2
+
+x = torch.ones(3, requires_grad=True)
+Back.apply(x).sum().backward()
+with listening(SimpleNamespace(compiling=lambda: None)):
+    print("torch._inductor.cudagraph_trees" in sys.modules)
+"""
+
+
+def test_torchs_trees_are_not_imported_in_a_backward(new_process):
+    """What they leave with the thread, autograd drops then, and memory goes twice."""
+    assert new_process(IN_A_BACKWARD).split() == ["False", "True"]

@@ -212,6 +212,21 @@ def test_recording_a_stream_is_no_operation(watch, x):
     assert (session.ops, session.used) == ([], {})
 
 
+def test_a_higher_order_operator_is_refused_by_name(watch):
+    """It runs functions of its own: it does so, as it does where nobody watches."""
+    prims = pytest.importorskip("torch._prims.rng_prims")
+    seen, y = [], torch.rand(3)
+
+    def fn():
+        state = torch.get_rng_state()
+        seen.append(prims.run_with_rng_state(state, torch.ops.aten.add.Tensor, y, y))
+
+    session, *_ = watch(fn, kind="cpu", tolerant=True)
+    assert torch.equal(seen[0], y + y)
+    said = "the operator run_with_rng_state runs functions of its own at"
+    assert said in str(session.unrecordable)
+
+
 def test_digests_tell_operations_apart(watch, x):
     """The same operations have the same digests; others, or other numbers, have not."""
     digests = [

@@ -109,12 +109,25 @@ def _quietly(name: str) -> ModuleType:
         return import_module(name)
 
 
+def trees_of_torch() -> ModuleType | None:
+    """Import torch's graph trees; None where they are not, and cannot be, imported.
+
+    Imported, they leave objects with the thread. Within a backward, autograd drops
+    what is left so, twice: memory that Python still uses would be freed.
+    """
+    found = modules.get(_TREES)
+    if found is None and torch._C._current_graph_task_id() < 0:
+        return _quietly(_TREES)
+    return found
+
+
 def _begin(ear: _Ear) -> None:
     with _lock:
         if not _replaced and _GRAPHS in modules:
-            graphs, trees = modules[_GRAPHS], modules.get(_TREES) or _quietly(_TREES)
-            _replace(graphs.CompiledFxGraph, "__call__", _told)
-            _replace(trees.CUDAGraphTreeManager, "_run", _without_graphs)
+            _replace(modules[_GRAPHS].CompiledFxGraph, "__call__", _told)
+            trees = trees_of_torch()
+            if trees is not None:
+                _replace(trees.CUDAGraphTreeManager, "_run", _without_graphs)
         _listening.append(ear)
         if ear.early:
             return
@@ -172,7 +185,7 @@ def _uncompiled(function: Function) -> Function:
     return made
 
 
-def _listeners() -> list[Listener]:
+def listeners() -> list[Listener]:
     """Return who listens to this thread, on which autograd may be for another."""
     modes = _get_current_dispatch_mode_stack()
     return [each.listener for each in tuple(_listening) if each.listener in modes]
@@ -184,11 +197,11 @@ def _told(run: Function) -> Function:
     @wraps(run)
     def call(graph: Any, inputs: Sequence[Any]) -> Any:
         with ExitStack() as stack:
-            listeners = _listeners()
-            for listener in listeners:
+            told = listeners()
+            for listener in told:
                 stack.enter_context(listener.region(graph, inputs))
             results = run(graph, inputs)
-            for listener in listeners:
+            for listener in told:
                 listener.gave(results)
             return results
 
@@ -200,7 +213,7 @@ def _without_graphs(run: Function) -> Function:
 
     @wraps(run)
     def call(trees: Any, new_inputs: Any, function_id: Any) -> Any:
-        if _listeners():
+        if listeners():
             # As torch itself does with what it cannot record.
             return trees.ids_to_funcs[function_id].model(new_inputs)
         return run(trees, new_inputs, function_id)

@@ -59,6 +59,10 @@ def _contexts() -> tuple[str, ...]:
     return found
 
 
+_CHECKING: Final = "torch._functorch._aot_autograd.runtime_wrappers"
+"""Where a mode is from that looks once, and first, at operations of compiled code."""
+
+
 def is_told_of_operations() -> bool:
     """Return whether code of the user's, or of a tool, is told of each operation.
 
@@ -66,8 +70,9 @@ def is_told_of_operations() -> bool:
     pass it by.
     """
     modes = map(_C._get_function_stack_at, range(_function_modes()))
+    told = map(_C._get_dispatch_stack_at, range(_dispatch_modes()))
     return bool(
-        _dispatch_modes()
+        any(type(mode).__module__ != _CHECKING for mode in told)
         or _traced()
         or any(type(mode) is not DeviceContext for mode in modes)
     )

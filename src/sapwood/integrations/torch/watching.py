@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 from weakref import WeakSet
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import (
     _disable_current_modes,
     _get_current_dispatch_mode_stack,
@@ -63,6 +64,7 @@ _DENSE: Final = (
     "Use x.to_dense(), or x.to_padded_tensor(0.0) of a nested one (encoders have "
     "enable_nested_tensor=False), or a function marked with @sw.eager"
 )
+_HIGHER: Final = "Call it in a function marked with @sw.eager, or compile the function"
 _GENERATOR: Final = (
     "it draws from a generator of its own, and replays would draw the same again",
     "Draw from torch's default generator of the device",
@@ -136,6 +138,9 @@ class Watcher(Mode):
         self._regions = 0
         self._line: str | None = None
         self.went_back = False
+
+    supports_higher_order_operators = True
+    """So that torch calls this with one, and does not raise for want of a rule."""
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -289,6 +294,12 @@ class Watcher(Mode):
     ) -> Any:
         """Note one operation, and run it."""
         given = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            if not self._regions:
+                self._refused(
+                    f"the operator {func.name()} runs functions of its own", _HIGHER
+                )
+            return func(*args, **given)
         if any(each.__torch_dispatch__ is not _NOT_ITSELF for each in types):
             # What is made of other tensors says by operations on those what it does.
             return NotImplemented
