@@ -8,8 +8,6 @@
 
 #include "state.h"
 
-enum { MOST_ARGUMENTS = 16 };
-
 /* Two variables of the context, what is called where no fast replay fits, and what
  * calls the class's `__call__`. */
 static struct {
@@ -69,9 +67,18 @@ static int is_on_its_runtime(PyObject *self) {
   return runtime && runtime == state->on;
 }
 
+/* Call what decides a call that no fast replay fits: `missed(self, *arguments)`. */
+static PyObject *missed(PyObject *self, PyObject *tuple) {
+  PyObject *first = PyTuple_Pack(1, self), *all, *result;
+  all = first ? PySequence_Concat(first, tuple) : NULL;
+  result = all ? PyObject_CallObject(calls.missed, all) : NULL;
+  Py_XDECREF(first);
+  Py_XDECREF(all);
+  return result;
+}
+
 static PyObject *called(PyObject *self, PyObject *tuple, PyObject *named) {
-  PyObject *players, *shown = NULL, *args[MOST_ARGUMENTS + 1] = {self};
-  Py_ssize_t count = PyTuple_GET_SIZE(tuple);
+  PyObject *players, *shown = NULL;
   struct skips_state *skips;
   int tried = 0;
   if (!(players_of(self) || skips_of(self)) || !is_now(calls.session, Py_None) ||
@@ -80,24 +87,22 @@ static PyObject *called(PyObject *self, PyObject *tuple, PyObject *named) {
   players = Py_XNewRef(players_of(self)); /* any code may have run */
   if (!players && (skips = skips_of(self)))
     return passed(skips, tuple, named);
-  if (!players || (named && PyDict_GET_SIZE(named)) || count > MOST_ARGUMENTS) {
+  if (!players || (named && PyDict_GET_SIZE(named))) {
     Py_XDECREF(players);
     return calls.plain(self, tuple, named);
   }
-  for (Py_ssize_t k = 0; k < count; k++)
-    args[k + 1] = item(tuple, k);
   for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(players) && !shown; k++) {
     PyObject *player = item(players, k);
     if (PyErr_Occurred() || !Py_IS_TYPE(player, &replay_type))
       continue;
     tried = 1;
-    shown = replayed((struct replay *)player, args + 1, count);
+    shown = replayed((struct replay *)player, PySequence_Fast_ITEMS(tuple),
+                     PyTuple_GET_SIZE(tuple));
   }
   Py_DECREF(players);
   if (shown || PyErr_Occurred())
     return shown;
-  return tried ? PyObject_Vectorcall(calls.missed, args, (size_t)count + 1, NULL)
-               : calls.plain(self, tuple, named);
+  return tried ? missed(self, tuple) : calls.plain(self, tuple, named);
 }
 
 /* take_calls(class, session, disabled, missed): have a class that defines `__call__`,
