@@ -24,6 +24,7 @@ if typing.TYPE_CHECKING:
     from sapwood.allocator.caching.allocator import Allocator
     from sapwood.allocator.caching.settings import Settings as AllocatorSettings
     from sapwood.allocator.pinned import PinnedAllocator
+    from sapwood.integrations.torch.backend import install_trees, trees
     from sapwood.runtime.core import Runtime
     from sapwood.runtime.default import default_runtime, graph, load
     from sapwood.runtime.files import save
@@ -52,9 +53,11 @@ __all__ = [
     "disabled",
     "eager",
     "graph",
+    "install_trees",
     "load",
     "register_container",
     "save",
+    "trees",
 ]
 
 _HOMES: typing.Final = {
@@ -66,9 +69,11 @@ _HOMES: typing.Final = {
     "disabled": "sapwood.runtime.graphed",
     "eager": "sapwood.runtime.region",
     "graph": "sapwood.runtime.default",
+    "install_trees": "sapwood.integrations.torch.backend",
     "load": "sapwood.runtime.default",
     "register_container": "sapwood.tree.nests.containers",
     "save": "sapwood.runtime.files",
+    "trees": "sapwood.integrations.torch.backend",
 }
 """Where the names are from that are imported when they are first asked for.
 

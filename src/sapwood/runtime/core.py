@@ -423,6 +423,11 @@ class Runtime:
     # The end.
 
     @property
+    def arrays(self) -> str:
+        """Whose arrays functions are of: ``"torch"``, ``"cupy"`` or ``"numpy"``."""
+        return str(self._integration.__name__).rpartition(".")[2]
+
+    @property
     def closed(self) -> bool:
         """Whether `close` was called."""
         return self._device.closed
