@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
+import tomllib
 from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -170,6 +174,49 @@ def test_what_is_installed_is_undone_by_itself():
     two()
     two()
     assert not backend._installed
+
+
+def test_torch_finds_the_backend_by_its_name():
+    """Once installed: what the package announces takes what torch gives."""
+    path = Path(__file__).parents[3] / "pyproject.toml"
+    points = tomllib.loads(path.read_text())["project"]["entry-points"]
+    module, _, name = points["torch_dynamo_backends"]["sapwood"].partition(":")
+    found = getattr(import_module(module), name)
+    assert list(inspect.signature(found).parameters)[2:] == ["mode", "options"]
+
+
+@pytest.mark.parametrize("ordinal", [0, 1])
+def test_each_device_has_one_runtime(monkeypatch, ordinal):
+    """The default one, where its tensors are there; a closed one is replaced."""
+    backend = import_module("sapwood.integrations.torch.backend")
+    made = []
+
+    class Made:
+        arrays, closed = "torch", False
+        abilities = SimpleNamespace(kind="cuda", ordinal=0)
+
+        def __init__(self, *args, **kwargs):
+            made.append((args, kwargs))
+
+        def close(self):
+            self.closed = True
+
+    usual = Made("usual")
+    monkeypatch.setattr(backend, "default_runtime", lambda: usual)
+    monkeypatch.setattr(backend, "Runtime", Made)
+    monkeypatch.setattr(backend, "_runtimes", {})
+    monkeypatch.setattr(backend, "atexit", SimpleNamespace(register=lambda _: None))
+    first = backend._runtime(ordinal)
+    assert (first is usual) == (ordinal == 0)
+    assert backend._runtime(ordinal) is first
+    first.close()
+    usual = Made("later")
+    later = backend._runtime(ordinal)
+    assert later is not first
+    assert not later.closed
+    assert (later is usual) == (ordinal == 0)
+    expected = [(("cuda:1",), {"arrays": "torch"})] * 2 * ordinal
+    assert [each for each in made if each[1]] == expected
 
 
 def test_results_in_memory_of_inputs_are_apart(adapter_of):

@@ -9,6 +9,7 @@ has compiled on its own thread: what is passed as ``inner_compile`` is not.
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -25,8 +26,11 @@ from sapwood.runtime.core import Runtime
 from sapwood.runtime.default import default_runtime
 from sapwood.runtime.graphed import GraphOptions, graphed
 
-_OURS: Final = ("fullgraph", "max_recordings", "max_variants", "verify")
-"""Options of `Runtime.graph` that `torch.compile` may be given beside Inductor's."""
+_OURS: Final = ("fullgraph", "max_recordings", "max_variants")
+"""Options of `Runtime.graph` that `torch.compile` may be given beside Inductor's.
+
+Not ``verify``: what is compiled may write over its inputs, and runs once.
+"""
 
 _options: ContextVar[GraphOptions | None] = ContextVar("sapwood_options", default=None)
 """How to graph what this thread compiles; None where that is not for us."""
@@ -36,6 +40,7 @@ _installed: list[GraphOptions] = []
 
 _lock: Final = Lock()
 _runtimes: Final[dict[int, Runtime]] = {}
+"""By device; each call of a partition asks for its own."""
 
 
 def backend(
@@ -48,9 +53,8 @@ def backend(
     """Compile with Inductor, and record what it compiles: ``backend="sapwood"``.
 
     ``mode`` and ``options`` are those of Inductor; besides, ``options`` may have
-    `Runtime.graph`'s ``max_recordings``, ``max_variants``, ``fullgraph`` and
-    ``verify``. On a CPU this is Inductor alone. Raises `MisuseError` for an option
-    that neither has.
+    `Runtime.graph`'s ``max_recordings``, ``max_variants`` and ``fullgraph``. On a CPU
+    this is Inductor alone. Raises `MisuseError` for an option that neither has.
     """
     from torch._inductor import list_mode_options
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
@@ -197,12 +201,18 @@ def _runtime(ordinal: int) -> Runtime:
     That is the default one where it can be: what functions record, and what is
     compiled, then have the same pages.
     """
-    found = default_runtime()
-    there = found.abilities
-    if (there.kind, there.ordinal, found.arrays) == ("cuda", ordinal, "torch"):
-        return found
+    known = _runtimes.get(ordinal)
+    if known is not None and not known.closed:
+        return known
+    usual = default_runtime()
+    there = usual.abilities
     with _lock:
-        own = _runtimes.get(ordinal)
-        if own is None or own.closed:
-            own = _runtimes[ordinal] = Runtime(f"cuda:{ordinal}", arrays="torch")
-        return own
+        known = _runtimes.get(ordinal)
+        if known is None or known.closed:
+            if (there.kind, there.ordinal, usual.arrays) == ("cuda", ordinal, "torch"):
+                known = usual
+            else:
+                known = Runtime(f"cuda:{ordinal}", arrays="torch")
+                atexit.register(known.close)
+            _runtimes[ordinal] = known
+        return known
