@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from itertools import pairwise
 from time import monotonic, sleep
 
 import numpy as np
@@ -382,6 +383,28 @@ def test_a_snapshot_counts_all_replays(rig):
     assert rig.lending.launches > 0
     assert [each["replays"] for each in picture["functions"]] == [replays]
     assert [each["hits"] for each in picture["recordings"]] == [replays]
+
+
+def test_memory_over_time_ends_with_what_is_in_use_now(rig):
+    """Its moments come in order, no two on end are alike, and the last one is now."""
+    rt, shares = rig.runtime, ("recordings", "outputs", "eager")
+    f = rt.graph(lambda x: x * 2.0)
+    kept = [f(rt.array(np.ones(n << 12))) for n in (1, 2, 3) for _ in range(5)]
+    for _ in range(2):
+        found, stats = rt.snapshot()["memory_over_time"], rt.memory_stats()
+        counts = [tuple(each[share] for share in shares) for each in found]
+        page = stats["page.bytes"]
+        live, mapped = stats["pages.live"], stats["pages.mapped"]
+        assert counts[-1] == (
+            (mapped - live) * page,
+            live * page,
+            stats["heap.pages"] * page,
+        )
+        assert all(a != b for a, b in pairwise(counts))
+        assert sorted(each["at_us"] for each in found) == [x["at_us"] for x in found]
+        kept.clear()
+    assert len(found) >= 4
+    assert max(outputs for _, outputs, _ in counts) > counts[-1][1]
 
 
 def test_what_runs_calls_with_gradients_is_shown_as_the_function(rig):

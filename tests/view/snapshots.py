@@ -39,6 +39,24 @@ FUNCTIONS = {
 }
 
 
+def _memory_over_time(calls: list[Any], pages: list[Any]) -> list[dict[str, Any]]:
+    """Return moments at which ever more of the pages are in use."""
+    looked = [call for call in calls if call["kind"] != "replay"]
+    moments = []
+    for i, call in enumerate(looked, start=1):
+        known = pages[: len(pages) * i // len(looked)]
+        live = sum(page["use"] == "live" for page in known)
+        moments.append(
+            {
+                "at_us": call["at_us"] + call["host_us"],
+                "recordings": (len(known) - live) * PAGE,
+                "outputs": live * PAGE,
+                "eager": (3 + i % 2) * PAGE,
+            }
+        )
+    return moments
+
+
 def snapshot(recordings: int = 36, seed: int = 0) -> dict[str, Any]:
     """Return a snapshot with that many recordings, and calls and misses to match."""
     rng = random.Random(seed)
@@ -58,6 +76,7 @@ def snapshot(recordings: int = 36, seed: int = 0) -> dict[str, Any]:
             "limit_bytes": 2 << 30 if seed % 2 else None,
         },
         "memory": _memory(made, pages),
+        "memory_over_time": _memory_over_time(calls, pages),
         "functions": [_function(name, made, calls, rng) for name in names],
         "recordings": made,
         "misses": misses,

@@ -313,7 +313,7 @@ def test_dark_and_light(shown, snapshot):
     dark = page.execute_script(THEME)
     assert luminance(dark) < 0.05
     assert luminance(light) > 0.8
-    pictures = [one(page, "#timeline"), one(page, "#map")]
+    pictures = [one(page, f"#{name}") for name in ("timeline", "usage", "map")]
     painted = [painting(page, picture) for picture in pictures]
     one(page, "#theme").click()
     assert page.execute_script(THEME) == light
@@ -395,6 +395,35 @@ def test_hostile_names_stay_text(shown, snapshot):
     assert one(page, "#store-lede").text == hostile
     assert page.execute_script("return window.owned ?? null") is None
     assert not all_of(page, "img")
+
+
+def test_memory_is_told_moment_by_moment(shown, snapshot):
+    """By keys and by the pointer; the lede has the most that there was."""
+    moments = snapshot["memory_over_time"]
+    shares = ("recordings", "outputs", "eager")
+    totals = [sum(each[share] for share in shares) for each in moments]
+    page = shown(snapshot)
+    mib = f"{max(totals) / 2**20:.0f} MiB"
+    assert one(page, "#memory-lede").text.startswith(f"At most {mib} at once")
+    assert len(all_of(page, "#usage path[fill]")) == len(shares)
+    usage = one(page, "#usage")
+    before = painting(page, usage)
+    press(usage, "ARROW_LEFT")
+    last = moments[-1]
+    told = one(page, "#moment").text
+    assert f"{totals[-1] / 2**20:.0f} MiB in use" in told
+    assert f"recordings {last['recordings'] / 2**20:.0f} MiB" in told
+    assert painting(page, usage) != before
+    press(usage, *["ARROW_LEFT"] * len(moments))
+    assert one(page, "#moment").text.startswith(f"{totals[0] / 2**20:.0f} MiB in use")
+
+
+def test_an_older_snapshot_has_no_memory_over_time(shown, snapshot):
+    """The page says so, and has no picture of it."""
+    del snapshot["memory_over_time"]
+    page = shown(snapshot)
+    assert "does not tell of memory" in one(page, "#memory-lede").text
+    assert not all_of(page, "#usage, #memory .hint")
 
 
 def test_equal_events_on_end_are_told_once(shown, snapshot):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from sapwood.errors import StoreError
@@ -63,6 +64,7 @@ def picture(
         ],
         "pages": list(_pages(recordings)),
         "calls": calls,
+        "memory_over_time": list(_memory_over_time(recordings)),
         "store": None,
         "events": [_event(event) for event in events],
     }
@@ -162,6 +164,17 @@ def _calls(
         }
         for entry in recordings.timeline
     ]
+
+
+def _memory_over_time(recordings: Recordings) -> Iterator[dict[str, Any]]:
+    timeline, pages = recordings.timeline, recordings.device.pages
+    timeline.uses(perf_counter_ns(), pages.use())
+    for at, *counts in timeline.memory:
+        told = [count * pages.page for count in counts]
+        yield {
+            "at_us": (at - timeline.origin) / 1000,
+            **dict(zip(("recordings", "outputs", "eager"), told, strict=True)),
+        }
 
 
 def _miss(call_log: CallLog, missing: Missing, call: int | None) -> dict[str, Any]:

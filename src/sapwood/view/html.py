@@ -23,7 +23,7 @@ from sapwood.view.schema import validate
 _STYLES: Final = ("colours.css", "page.css", "parts.css")
 _SCRIPTS: Final = (
     *("make.js", "words.js", "model.js", "state.js", "pointer.js", "summary.js"),
-    *("timeline.js", "chart.js", "tree.js", "list.js", "detail.js"),
+    *("timeline.js", "chart.js", "memory.js", "tree.js", "list.js", "detail.js"),
     *("pages.js", "misses.js", "ledger.js", "start.js"),
 )
 """In this order they are one module: each may use the names of those before it."""

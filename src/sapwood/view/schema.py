@@ -34,7 +34,14 @@ class Maybe:
     shape: Shape
 
 
-Shape: TypeAlias = Leaf | Maybe | list[Any] | tuple[Any, Any] | dict[Any, Any]
+@dataclass(frozen=True, slots=True)
+class Later:
+    """What ``shape`` says, or nothing: snapshots of older versions lack the field."""
+
+    shape: Shape
+
+
+Shape: TypeAlias = Leaf | Maybe | Later | list[Any] | tuple[Any, Any] | dict[Any, Any]
 """``[shape]`` is a list of any length, ``(shape, shape)`` one of two; ``{name: shape}``
 a table of these names at least, and ``{str: shape}`` one of any names.
 """
@@ -88,6 +95,9 @@ def _check_table(shape: dict[Any, Any], value: Any, path: str) -> None:
         shape = dict.fromkeys(value, shape[str])
     for name, inner in shape.items():
         here = f"{path}.{name}" if path else name
+        if isinstance(inner, Later):
+            check(inner.shape, value.get(name, []), here)
+            continue
         if name not in value:
             raise MisuseError(f"the snapshot lacks {here}. {_REMEDY}")
         check(inner, value[name], here)
@@ -164,6 +174,8 @@ _CALL = {
     **_all(_ID, "recording", "miss"),
 }
 
+_USE = {"at_us": NUMBER, **_all(WHOLE, "recordings", "outputs", "eager")}
+
 _STORE = {
     "path": TEXT,
     **_all(WHOLE, "hits", "misses", "puts", "errors", "damaged", "entries", "bytes"),
@@ -180,6 +192,7 @@ SNAPSHOT: Final[Shape] = {
     "misses": [_MISS],
     "pages": [_PAGE],
     "calls": [_CALL],
+    "memory_over_time": Later([_USE]),
     "store": Maybe(_STORE),
     "events": [{"kind": TEXT, "text": TEXT}],
 }

@@ -41,14 +41,21 @@ class Entry(NamedTuple):
 
 
 class Timeline:
-    """The last ``size`` calls; none are kept where that is 0.
+    """The last ``size`` calls, and the memory in use meanwhile; none where that is 0.
 
-    Guarded by the device's lock, as what it tells of.
+    ``memory`` are moments with the pages that recordings, live outputs and eager arrays
+    had then. Guarded by the device's lock, as what it tells of.
     """
 
     def __init__(self, size: int) -> None:
         self._calls: deque[tuple[int, ...]] = deque(maxlen=size)
+        self.memory: deque[tuple[int, ...]] = deque(maxlen=size)
         self.origin = perf_counter_ns()
+
+    def uses(self, now: int, pages: tuple[int, int, int]) -> None:
+        """Note how many pages are in use ``now``, where they are others than before."""
+        if not self.memory or self.memory[-1][1:] != pages:
+            self.memory.append((now, *pages))
 
     def add(
         self, began: int, took: int, ran: int, function: int, recording: int, miss: int

@@ -105,10 +105,11 @@ class CallLog:
     def ended(self, began: int) -> None:
         """Put a call of this thread that was no replay on the timeline."""
         ran, node, miss = self._now.pop(get_ident(), (Ran.PASS_THROUGH, None, 0))
-        took, number = perf_counter_ns() - began, 0
+        now, number, recordings = perf_counter_ns(), 0, self.recordings
         if node is not None:
-            node.took, number = took, node.number
-        self.recordings.timeline.add(began, took, ran, self.number, number, miss)
+            node.took, number = now - began, node.number
+        recordings.timeline.add(began, now - began, ran, self.number, number, miss)
+        recordings.timeline.uses(now, recordings.device.pages.use())
 
     def _ran(self, ran: Ran, node: Node | None) -> None:
         _, _, miss = self._now.get(get_ident(), (ran, None, 0))

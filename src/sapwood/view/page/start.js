@@ -24,6 +24,7 @@ beginSections();
 summarise();
 beginFunctions();
 beginTimeline();
+beginMemory();
 beginList();
 watch(["recording"], tellRecording);
 beginPages();
