@@ -112,6 +112,10 @@ def _parser() -> _Parser:
     add = report.add_argument
     add("snapshot_path", metavar="SNAPSHOT.json")
     add("-o", "--output", dest="out_path", metavar="PATH", help="default: beside it")
+    diff = verb("diff", "diff", "say what happened between two snapshots in files")
+    diff.add_argument("old_path", metavar="OLD.json")
+    diff.add_argument("new_path", metavar="NEW.json")
+    _json(diff)
     return parser
 
 

@@ -19,30 +19,35 @@ def report(snapshot_path: str, out_path: str | None = None) -> int:
     other cannot be written; OSError for a full disk.
     """
     from sapwood import view
-    from sapwood.view.schema import validate
 
     with progress(lambda: f"drawing {snapshot_path}"):
-        snapshot, source = _read(snapshot_path), Path(snapshot_path)
+        snapshot, source = read_snapshot(snapshot_path), Path(snapshot_path)
         target = Path(out_path) if out_path else source.with_suffix(".html")
         if target == source:
             raise MisuseError(
                 f"the page would replace its snapshot {source}. Name another"
             )
-        with of_file(source):
-            validate(snapshot)
         view.report(snapshot, target)
     print(f"{target} ({size_text(target.stat().st_size)}): open it in a browser")
     return 0
 
 
-def _read(source: str) -> Any:
+def read_snapshot(source: str) -> dict[str, Any]:
+    """Return the snapshot in a file.
+
+    Raises `MisuseError`, with the path, where it cannot be read or is none.
+    """
+    from sapwood.view.schema import validate
+
     remedy = "Write one with json.dump(rt.snapshot(), file)"
     try:
         text = read_file(source, remedy).decode()
-        return json.loads(text, parse_constant=_refuse_constant)
+        found = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         why = str(error).partition(";")[0]  # what follows is for programmers
         raise MisuseError(f"{source} is no JSON: {why}. {remedy}") from error
+    with of_file(Path(source)):
+        return validate(found)
 
 
 def _refuse_constant(name: str) -> NoReturn:
