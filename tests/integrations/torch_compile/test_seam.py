@@ -10,18 +10,16 @@ from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import sapwood as sw
 from sapwood import MisuseError
-from sapwood.integrations.torch.partition import Partition
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
 
-pytestmark = pytest.mark.skipif(
-    torch.version.cuda is not None, reason="a graph of the CPU is none of a GPU's"
-)
+from sapwood.integrations.torch.partition import Partition  # noqa: E402 - it needs torch
 
 
 @pytest.fixture
@@ -217,6 +215,41 @@ def test_each_device_has_one_runtime(monkeypatch, ordinal):
     assert (later is usual) == (ordinal == 0)
     expected = [(("cuda:1",), {"arrays": "torch"})] * 2 * ordinal
     assert [each for each in made if each[1]] == expected
+
+
+@pytest.mark.parametrize("sizes", [None, frozenset({3})])
+def test_a_partition_is_called_with_a_list(sizes):
+    """It is emptied, so that a replay may write over what only the caller had in it.
+
+    Integers are a part of the signature; others than those of ``sizes`` are not
+    recorded. Nothing is guarded: not what the compiled code reads besides.
+    """
+    read = {"factor": 2.0}
+
+    def model(inputs):
+        x, count, w = inputs
+        inputs.clear()
+        return np.tanh(x @ w) * count * read["factor"], None, count
+
+    with sw.Runtime("emulated") as rt:
+        graphed = rt.graph(Partition(model, "a partition", frozenset(), frozenset()))
+        run = graphed.__wrapped__.calls(graphed, sizes)
+        w = rt.array(np.eye(4))
+        for i, count in enumerate((3, 4) * 8):
+            host = np.full((2, 4), float(i))
+            inputs = [rt.array(host), count, w]
+            found = run(inputs)
+            assert inputs == []
+            assert np.array_equal(np.asarray(found[0]), np.tanh(host) * count * 2.0)
+            assert found[1:] == (None, count)
+        stats = graphed.stats()
+        assert stats.recordings == (2 if sizes is None else 1)
+        assert stats.replays + stats.recordings + stats.warmups == 16 // (
+            1 + bool(sizes)
+        )
+        read["factor"] = 5.0
+        found = run([rt.array(np.ones((2, 4))), 3, w])
+        assert np.array_equal(np.asarray(found[0]), np.tanh(np.ones((2, 4))) * 3 * 2.0)
 
 
 def test_results_in_memory_of_inputs_are_apart(adapter_of):
