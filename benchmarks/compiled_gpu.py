@@ -33,6 +33,7 @@ from torch_gpu import about
 from torch_limit import Figures, at_most, tried
 
 from sapwood.integrations.torch import backend
+from sapwood.integrations.torch.partition import Partition
 
 ROUNDS: Final = 9
 COLUMNS: Final = ("no graphs", "trees", "ours", "empty")
@@ -122,6 +123,19 @@ def empty(_: Any, model: Any, *__: Any, **___: Any) -> Callable[[list[Any]], Any
     return run
 
 
+def plain(
+    _: Any,
+    model: Any,
+    static_input_idxs: Any = (),
+    *,
+    mutated_input_idxs: Any = (),
+    **__: Any,
+) -> Callable[[list[Any]], Any]:
+    """Return a partition that runs as it is compiled."""
+    static, mutated = static_input_idxs, mutated_input_idxs
+    return Partition(model, "plain", static=static, mutated=mutated).run
+
+
 @contextmanager
 def wrapping(wrap: Any) -> Iterator[None]:
     """Have what is compiled wrapped otherwise."""
@@ -135,7 +149,7 @@ def wrapping(wrap: Any) -> Iterator[None]:
 def column(name: str, row: Callable[[Compile], Callable[[], Any]]) -> Figures:
     """Compile a row for one column, and run it until it is warm."""
     torch.manual_seed(3)
-    wraps = {"no graphs": lambda _, model, *__, **___: model, "empty": empty}
+    wraps = {"no graphs": plain, "empty": empty}
     options = {"deterministic": True, "triton.cudagraphs": True}
     how: dict[str, Any] = {"options": options}
     if name != "trees":

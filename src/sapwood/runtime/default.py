@@ -18,11 +18,17 @@ _lock = threading.Lock()
 _default: Runtime | None = None
 
 
+def made_runtime() -> Runtime | None:
+    """Return the process's runtime, where one was made and is not closed."""
+    found = _default
+    return None if found is None or found.closed else found
+
+
 def default_runtime() -> Runtime:
     """Return the process's runtime; after it was closed, a new one."""
     global _default  # noqa: PLW0603 - the one of the process
-    found = _default
-    if found is not None and not found.closed:
+    found = made_runtime()
+    if found is not None:
         return found
     with _lock:
         if _default is None or _default.closed:

@@ -187,6 +187,7 @@ def test_autocast_takes_part_in_what_is_watched(watch, name, mode):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
+@pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_zeros_that_autograd_makes_are_no_memory(watch):
     """Derivatives of derivatives have such: they lie nowhere."""
     x, found = torch.ones(4), []

@@ -60,6 +60,11 @@ def alike(rt, ours, torch, bits, monkeypatch):
     it. Other options would have Inductor write, and tune, other code.
     """
     from sapwood.integrations.torch import backend
+    from sapwood.integrations.torch.partition import Partition
+
+    def plainly(_, model, static_input_idxs=(), *, mutated_input_idxs=(), **__):
+        static, mutated = static_input_idxs, mutated_input_idxs
+        return Partition(model, "plain", static=static, mutated=mutated).run
 
     def run(program, options):
         torch._dynamo.reset()
@@ -77,7 +82,7 @@ def alike(rt, ours, torch, bits, monkeypatch):
         # What it tunes by measuring is not the same each time that it compiles.
         given = {"options": {"deterministic": True, **options}}
         with monkeypatch.context() as patched:
-            patched.setattr(backend, "_wrapped", lambda _, model, *__, **___: model)
+            patched.setattr(backend, "_wrapped", plainly)
             expected, told = run(program, given)
         assert expected, "a program yields something"
         assert not told.warmups

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import shutil
 import threading
 import tomllib
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +16,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
-from sapwood import MisuseError
+from sapwood import MisuseError, NoDevice
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -40,6 +42,7 @@ def taken(monkeypatch, tmp_path):
     monkeypatch.setattr(
         utils, "check_multiple_devices_or_any_cpu_nodes", lambda *_, **__: None
     )
+    monkeypatch.setattr(backend, "_is_ready", lambda *_: True)
     seen, wrapped = [], backend._wrapped
 
     def noted(options, model, *args, **kwargs):
@@ -108,10 +111,8 @@ def test_forward_and_backward_are_ours(taken, hits, monkeypatch):
     assert [back for _, back, _, _ in taken] == [False, True]
     assert [len(mutated) for _, _, mutated, _ in taken] == [3, 0]
     assert {made["max_recordings"] for *_, made in taken} == {5}
-    assert [made["name"].split(", ")[1] for *_, made in taken] == [
-        "forward",
-        "backward",
-    ]
+    ways = [made["name"].split(", ")[1].split()[0] for *_, made in taken]
+    assert ways == ["forward", "backward"]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -201,6 +202,7 @@ def test_each_device_has_one_runtime(monkeypatch, ordinal):
 
     usual = Made("usual")
     monkeypatch.setattr(backend, "default_runtime", lambda: usual)
+    monkeypatch.setattr(backend, "made_runtime", lambda: usual)
     monkeypatch.setattr(backend, "Runtime", Made)
     monkeypatch.setattr(backend, "_runtimes", {})
     monkeypatch.setattr(backend, "atexit", SimpleNamespace(register=lambda _: None))
@@ -232,8 +234,8 @@ def test_a_partition_is_called_with_a_list(sizes):
         return np.tanh(x @ w) * count * read["factor"], None, count
 
     with sw.Runtime("emulated") as rt:
-        graphed = rt.graph(Partition(model, "a partition", frozenset(), frozenset()))
-        run = graphed.__wrapped__.calls(graphed, sizes)
+        graphed = rt.graph(Partition(model, "a partition"))
+        run = graphed.__wrapped__.calls(graphed, sizes, lambda: True)
         w = rt.array(np.eye(4))
         for i, count in enumerate((3, 4) * 8):
             host = np.full((2, 4), float(i))
@@ -255,8 +257,8 @@ def test_a_partition_is_called_with_a_list(sizes):
 def test_results_in_memory_of_inputs_are_apart(adapter_of):
     """A partition writes over an input that nobody needs: a replay copies its inputs.
 
-    What a graph returns of its own inputs stays that, and a call that nobody watches
-    copies nothing.
+    Results lie as they did, and those that share bytes do. What a graph returns of its
+    other inputs stays that, and a call that nobody watches copies nothing.
     """
     from sapwood.integrations.torch.watching import Watcher
     from sapwood.tree.watch.session import Session
@@ -264,17 +266,211 @@ def test_results_in_memory_of_inputs_are_apart(adapter_of):
     def model(inputs):
         given, kept = inputs
         inputs.clear()
-        return given.add_(1), given[1:], kept, None, 3
+        wide = given.add_(1)[:, 1:3]
+        return given, wide, wide.t(), kept, None, 3, wide[:, :1].expand(4, 3)
 
-    part = Partition(model, "a partition", frozenset(), frozenset({0}))
-    x, y = torch.zeros(4), torch.ones(4)
+    part = Partition(model, "a partition", writable=[0])
+    x, y = torch.zeros(4, 8), torch.ones(4)
     plain = part(x, y)
     assert plain[0] is x
+    expected = [each.clone() if torch.is_tensor(each) else each for each in plain]
+    x.zero_()
     with Watcher(Session(tolerant=False), adapter_of("cpu").storages_of):
         found = part(x, y)
-    memory = [each.untyped_storage().data_ptr() for each in found[:3]]
+    memory = [
+        each.untyped_storage().data_ptr() for each in found if torch.is_tensor(each)
+    ]
+    assert len({*memory}) == 2
     assert x.untyped_storage().data_ptr() not in memory
-    assert memory[2] == y.untyped_storage().data_ptr()
-    assert found[3:] == [None, 3]
-    assert torch.equal(found[0], torch.full((4,), 2.0))
-    assert torch.equal(found[1], torch.full((3,), 2.0))
+    assert memory[3] == y.untyped_storage().data_ptr()
+    for each, was, own in zip(found, plain, expected, strict=True):
+        if torch.is_tensor(each):
+            assert torch.equal(each, own)
+            assert each.stride() == was.stride()
+            assert each.storage_offset() == was.storage_offset()
+        else:
+            assert each == was
+
+
+@pytest.fixture
+def partitions(monkeypatch):
+    """Have Inductor split graphs of a CPU as those of a device; return what splits."""
+    if shutil.which("g++") is None:
+        pytest.skip("no C++ compiler here")
+    scheduler = import_module("torch._inductor.scheduler")
+    output_code = import_module("torch._inductor.output_code")
+    should, node = scheduler.Scheduler.should_partition, scheduler.BaseSchedulerNode
+
+    def as_on_a_device(self, *args, **kwargs):
+        with monkeypatch.context() as patched:
+            patched.setattr(node, "is_gpu", lambda _: True)
+            return should(self, *args, **kwargs)
+
+    monkeypatch.setattr(scheduler.Scheduler, "should_partition", as_on_a_device)
+    post = output_code.cudagraph_partition_post_compile
+
+    @functools.wraps(post)
+    def on_a_device(inputs, graph, *rest):
+        graph.device_idxs = graph.device_idxs or {0}
+        return post(inputs, graph, *rest)
+
+    monkeypatch.setattr(output_code, "cudagraph_partition_post_compile", on_a_device)
+    monkeypatch.setitem(PATCHES, "graph_partition", value=True)
+    if not hasattr(torch.ops.sapwood_tests, "splits"):
+        tags = (torch.Tag.cudagraph_unsafe,)
+
+        @torch.library.custom_op("sapwood_tests::splits", mutates_args=(), tags=tags)
+        def splits(x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        splits.register_fake(torch.empty_like)
+        splits.register_autograd(lambda _, g: torch.ops.sapwood_tests.splits(g))
+
+        @torch.library.custom_op("sapwood_tests::wide", mutates_args=())
+        def wide(x: torch.Tensor) -> torch.Tensor:
+            out = x.new_zeros(x.shape[0], 16)[:, :8]
+            return out.copy_(x)
+
+        wide.register_fake(lambda x: x.new_empty_strided(x.shape, (16, 1)))
+    return torch.ops.sapwood_tests
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """Return a context in which partitions are told of."""
+    partition = import_module("sapwood.integrations.torch.partition")
+
+    @contextmanager
+    def watched():
+        listener = SimpleNamespace(region=lambda *_: nullcontext(), gave=lambda _: None)
+        with monkeypatch.context() as patched:
+            patched.setattr(partition, "listeners", lambda: [listener])
+            yield
+
+    return watched
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("trees", [False, True], ids=["backend", "trees"])
+def test_a_slice_is_saved_and_passed_on(taken, partitions, watched, trees):
+    """What a partition does not free, it returns; the next knows how it lies."""
+
+    def fn(x, y):
+        return (partitions.splits((x * y).sin()) * x).relu()
+
+    def called():
+        torch.manual_seed(0)
+        x = torch.randn(8, 16)[:, :8].requires_grad_()
+        y = torch.randn(8, 8).requires_grad_()
+        out = f(x, y)
+        out.sum().backward()
+        return out.detach(), x.grad, y.grad
+
+    torch.compiler.reset()
+    if trees:
+        options = {**PATCHES, "triton.cudagraphs": True}
+        with sw.trees():
+            f = torch.compile(fn, options=options)
+            expected = called()
+    else:
+        f = compiled(fn)
+        expected = called()
+    with watched():
+        found = called()
+    assert len(taken) >= 3
+    assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.filterwarnings("ignore")
+@torch.no_grad()
+def test_an_intermediate_that_is_not_dense_is_passed_on(taken, partitions, watched):
+    """Over several partitions, with the strides that it was made with."""
+
+    def fn(x):
+        a = partitions.wide(x)
+        b = partitions.splits(x + 1)
+        return (a * partitions.splits((a + b).sin())).relu()
+
+    torch.compiler.reset()
+    f, x = compiled(fn), torch.randn(8, 8)
+    expected = f(x)
+    with watched():
+        assert torch.equal(f(x), expected)
+    assert len(taken) >= 2
+    names = [made["name"] for *_, made in taken]
+    assert len({*names}) == len(names)
+
+
+@pytest.mark.usefixtures("taken")
+@pytest.mark.filterwarnings("ignore")
+def test_inputs_are_aligned_as_they_were(monkeypatch):
+    """A view that is not, is copied, and written back: compiled code loads at once."""
+    compile_fx = import_module("torch._inductor.compile_fx")
+    backend = import_module("sapwood.integrations.torch.backend")
+    monkeypatch.setattr(
+        compile_fx, "get_input_idxs_to_check", lambda given, _: range(len(given))
+    )
+    seen, wrapped = [], backend._wrapped
+
+    def noted(options, model, *args, **kwargs):
+        def told(inputs):
+            seen.append([each.data_ptr() % 16 for each in inputs])
+            return model(inputs)
+
+        return wrapped(options, told, *args, **kwargs)
+
+    monkeypatch.setattr(backend, "_wrapped", noted)
+
+    def fn(x, y):
+        x.add_(y)
+        return x * 2
+
+    torch.compiler.reset()
+    f, y = compiled(fn), torch.ones(1024)
+    base = torch.zeros(1028)
+    assert torch.equal(f(torch.zeros(1024), y), y * 2)
+    assert torch.equal(f(base[1:1025], y), y * 2)
+    assert torch.equal(base[1:1025], y)
+    assert [base[0], *base[1025:]] == [0, 0, 0, 0]
+    assert seen == [[0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_without_a_runtime_it_runs_as_compiled(monkeypatch, fullgraph):
+    """And says why, once; its inputs are as they were where that is an error."""
+    backend = import_module("sapwood.integrations.torch.backend")
+    monkeypatch.setattr(backend, "_skipping", {})
+
+    def none(_):
+        raise NoDevice("Runtime", 100, "NO_DEVICE", "no driver is here")
+
+    monkeypatch.setattr(backend, "_runtime", none)
+    options = {"fullgraph": fullgraph}
+    inputs = [torch.ones(3)]
+
+    def part():
+        return backend._wrapped(
+            options, lambda given: [given.pop() * 2], donates=False, device_index=0
+        )
+
+    if fullgraph:
+        with pytest.raises(NoDevice, match="no driver is here"):
+            part()(inputs)
+        assert len(inputs) == 1
+        return
+    run = part()
+    with pytest.warns(sw.GraphSkipWarning, match="no driver is here"):
+        run(inputs)
+    assert inputs == []
+    for each in (run, part()):  # which say no more of it
+        assert torch.equal(each([torch.ones(3)])[0], torch.full((3,), 2.0))
+
+
+def test_values_of_options_are_looked_at_when_they_are_given():
+    """And not when somebody else compiles something."""
+    with pytest.raises(MisuseError, match="fullgraph=1 is not a bool"):
+        sw.install_trees(fullgraph=1)
+    assert not import_module("sapwood.integrations.torch.backend")._installed
+    options = {"triton.cudagraphs": False}
+    with pytest.raises(Exception, match=r"cudagraphs=False, and this backend"):
+        compiled(lambda x: x + 1, **options)(torch.ones(3))

@@ -10,6 +10,7 @@ has compiled on its own thread: what is passed as ``inner_compile`` is not.
 from __future__ import annotations
 
 import atexit
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,12 +20,14 @@ from typing import Any, Final
 
 import torch
 
-from sapwood.errors import MisuseError
+from sapwood.errors import MisuseError, SapwoodError
 from sapwood.integrations.torch.compiled import trees_of_torch
 from sapwood.integrations.torch.partition import Compiled, Partition
 from sapwood.runtime.core import Runtime
-from sapwood.runtime.default import default_runtime
+from sapwood.runtime.default import default_runtime, made_runtime
 from sapwood.runtime.graphed import GraphOptions, graphed
+from sapwood.tree.call.options import Options
+from sapwood.tree.choose.skips import skip_of, warn
 
 _OURS: Final = ("fullgraph", "max_recordings", "max_variants")
 """Options of `Runtime.graph` that `torch.compile` may be given beside Inductor's.
@@ -56,15 +59,19 @@ def backend(
     `Runtime.graph`'s ``max_recordings``, ``max_variants`` and ``fullgraph``. On a CPU
     this is Inductor alone. Raises `MisuseError` for an option that neither has.
     """
+    from torch._functorch import config
     from torch._inductor import list_mode_options
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
     given = {key.replace("-", "_"): value for key, value in (options or {}).items()}
     ours: Any = {name: given.pop(name) for name in _OURS if name in given}
+    _check(ours)
     patches = {**(list_mode_options(mode) if mode else {}), **given}
     _check_known(patches)
     _take_over()
-    with _compiling(ours):
+    # A backward that may write over what was saved for it would be recorded with
+    # copies of what it passes on.
+    with _compiling(ours), config.patch(donated_buffer=False):
         return compile_fx(
             model,
             inputs,
@@ -74,9 +81,19 @@ def backend(
         )
 
 
+def _check(options: GraphOptions) -> None:
+    """Raise `MisuseError` for options that no function could be graphed with."""
+    graphed(default_runtime, lambda: None, options)
+
+
 def _check_known(patches: Mapping[str, Any]) -> None:
     from torch._inductor import config
 
+    if not patches.get("triton.cudagraphs", True):
+        raise MisuseError(
+            "torch.compile(options=...) has triton.cudagraphs=False, and this backend "
+            'is for graphs. Use backend="inductor" where there are to be none'
+        )
     known = config.get_config_copy()
     for name in patches:
         if name not in known:
@@ -108,8 +125,9 @@ def install_trees(**options: Any) -> Callable[[], None]:
         if name not in _OURS:
             known = ", ".join(_OURS)
             raise MisuseError(f"there is no option {name}. The options are {known}")
-    _take_over()
     given: Any = dict(options)
+    _check(given)
+    _take_over()
     _installed.append(given)
 
     def undo() -> None:
@@ -154,40 +172,80 @@ class _Wrapping:
         update_wrapper(self, theirs)
 
     def __call__(self, model: Compiled, *args: Any, **kwargs: Any) -> Any:
-        options = _options.get()
+        options, donates = _options.get(), False
         if options is None and _installed:
-            options = _installed[-1]
+            options, donates = _installed[-1], True
         if options is None:
             return self._theirs(model, *args, **kwargs)
-        return _wrapped(options, model, *args, **kwargs)
+        return _wrapped(options, model, *args, donates=donates, **kwargs)
 
 
 def _wrapped(
     options: GraphOptions,
     model: Compiled,
-    *_: Any,
+    static_input_idxs: Sequence[int] = (),
+    *,
+    donates: bool,
     device_index: int,
     placeholders: Sequence[Any] = (),
     mutated_input_idxs: Sequence[int] = (),
     is_backward: bool = False,
     **__: Any,
 ) -> Callable[[list[Any]], Any]:
-    """Return what is called in the place of a compiled partition, with a list."""
+    """Return what is called in the place of a compiled partition, with a list.
+
+    With ``donates``, a backward may write over whatever was saved for it.
+    """
     from torch._inductor import config
 
-    name = f"{_compile_id()}, {'backward' if is_backward else 'forward'}"
-    # A backward may write over what was saved for it, and any partition over what those
-    # before it have made: such an input is none of the graph's, which has users.
-    reused = frozenset(
+    way = "backward" if is_backward else "forward"
+    name = _named(f"{_compile_id()}, {way}")
+    # Partitions write over what those before them have made. An input that is none of
+    # the graph's own is described as one that has no users.
+    writable = [
         i
         for i, each in enumerate(placeholders)
-        if i not in mutated_input_idxs and (is_backward or not each.users)
+        if i not in mutated_input_idxs and ((is_backward and donates) or not each.users)
+    ]
+    part = Partition(
+        model,
+        name,
+        static=static_input_idxs,
+        mutated=mutated_input_idxs,
+        writable=writable,
     )
-    part = Partition(model, name, frozenset(mutated_input_idxs), reused)
-    runtime = partial(_runtime, device_index)
-    call = graphed(runtime, part, {**options, "name": name})
+    call = graphed(partial(_runtime, device_index), part, {**options, "name": name})
     sizes = config.triton.cudagraph_capture_sizes
-    return part.calls(call, None if sizes is None else frozenset(sizes))
+    return part.calls(call, sizes, partial(_is_ready, device_index, options, name))
+
+
+_names: Final = Counter[str]()
+
+
+def _named(name: str) -> str:
+    """Return a name that no partition has had: of one graph, there may be several."""
+    with _lock:
+        _names[name] += 1
+        return name if _names[name] == 1 else f"{name} ({_names[name]})"
+
+
+def _is_ready(ordinal: int, options: GraphOptions, name: str) -> bool:
+    """Return whether a device has a runtime, or can be given one.
+
+    Where it cannot, and that is no error, it is told once for each reason.
+    """
+    try:
+        _runtime(ordinal)
+    except SapwoodError as error:
+        if options.get("fullgraph"):
+            raise
+        reason = skip_of(error)
+        warn(_skipping.setdefault(ordinal, Options(name)), reason)
+        return False
+    return True
+
+
+_skipping: Final[dict[int, Options]] = {}
 
 
 def _compile_id() -> str:
@@ -204,15 +262,21 @@ def _runtime(ordinal: int) -> Runtime:
     known = _runtimes.get(ordinal)
     if known is not None and not known.closed:
         return known
-    usual = default_runtime()
-    there = usual.abilities
+    # To make the default one would take the first GPU, which may be another process's.
+    usual = made_runtime() if ordinal else default_runtime()
     with _lock:
         known = _runtimes.get(ordinal)
         if known is None or known.closed:
-            if (there.kind, there.ordinal, usual.arrays) == ("cuda", ordinal, "torch"):
+            if usual is not None and _is_of(usual, ordinal):
                 known = usual
             else:
                 known = Runtime(f"cuda:{ordinal}", arrays="torch")
                 atexit.register(known.close)
             _runtimes[ordinal] = known
         return known
+
+
+def _is_of(runtime: Runtime, ordinal: int) -> bool:
+    there = runtime.abilities
+    looked = there.kind, there.ordinal, runtime.arrays
+    return looked == ("cuda", ordinal, "torch")

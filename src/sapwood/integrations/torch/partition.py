@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Final
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from sapwood.integrations.torch.compiled import listeners
+from sapwood.integrations.torch.storages import tensor_over
 
 Compiled = Callable[[list[Any]], Sequence[Any]]
 """What torch has compiled: it takes its inputs in a list, which it empties."""
+
+_numbers: Final = itertools.count()
 
 
 class Partition:
     """A compiled partition, called with one argument for each of its inputs.
 
-    ``mutated`` are the numbers of those that it writes, ``reused`` those that nobody
-    needs after it, over which it may write what it computes. Guards look into no object
+    Of its inputs ``static`` are the numbers of those that torch expects where they
+    were, ``mutated`` of those that it writes, and ``writable`` of those over which it
+    may write what it computes, as nobody reads them later. Guards look into no object
     of this class: whatever decides what a partition does, Dynamo has guarded by then.
     """
 
@@ -29,58 +35,114 @@ class Partition:
         self,
         model: Compiled,
         name: str,
-        mutated: frozenset[int],
-        reused: frozenset[int],
+        *,
+        static: Collection[int] = (),
+        mutated: Collection[int] = (),
+        writable: Collection[int] = (),
     ) -> None:
-        self._model, self.cache_key = model, name
-        self.mutated_input_idxs, self._reused = mutated, reused
+        self._model, self._static = model, static
+        self.mutated_input_idxs, self._writable = mutated, writable
+        self.cache_key = f"{name} no. {next(_numbers)}"
         self.__qualname__ = name
+        self._realigned: Compiled | None = None
 
     def __call__(self, *inputs: Any) -> Any:
         """Run the partition; whoever watches this thread is told of it as a whole."""
-        given, told = [*inputs], listeners()
+        given, watchers = [*inputs], listeners()
         with ExitStack() as stack:
-            for each in told:
+            for each in watchers:
                 stack.enter_context(each.region(self, given))
-            reused = {_memory(given[i]) for i in self._reused} - {0} if told else ()
-            results = self._model(given)
-            if reused:
-                # A replay that copies its inputs would give what it was recorded with:
-                # the argument in whose memory a result lies, as it is, unwritten.
-                results = [
-                    each.clone() if _memory(each) in reused else each
-                    for each in results
-                ]
-            for each in told:
+            writable = self._memory_of(given) if watchers else {}
+            results = self.run(given)
+            if writable:
+                # A replay copies its inputs. It would give the argument in whose memory
+                # a result lies as that is, which is not written then.
+                results = [*_apart(results, writable)]
+            for each in watchers:
                 each.gave(results)
         return results
 
+    def run(self, inputs: list[Any]) -> Sequence[Any]:
+        """Run what is compiled, as torch runs it.
+
+        Where it wraps graphs, torch leaves it to them to copy inputs whose addresses
+        are not aligned as they were when it compiled.
+        """
+        if self._realigned is None:
+            from torch._inductor.compile_fx import (
+                align_inputs_from_check_idxs,
+                get_input_idxs_to_check,
+            )
+
+            checked = get_input_idxs_to_check(inputs, self._static)
+            self._realigned = align_inputs_from_check_idxs(
+                self._model, checked, self.mutated_input_idxs
+            )
+        return self._realigned(inputs)
+
     def calls(
-        self, call: Callable[..., Any], sizes: frozenset[Any] | None
+        self,
+        call: Callable[..., Any],
+        sizes: Collection[Any] | None,
+        is_ready: Callable[[], bool],
     ) -> Callable[[list[Any]], Any]:
         """Return what torch calls in the place of the partition.
 
-        With ``sizes`` only calls are recorded whose integers are among them: one, or
-        a tuple of several (`config.triton.cudagraph_capture_sizes`).
+        It uses ``call``, the partition graphed. With ``sizes`` only calls are recorded
+        whose integers are among them: one, or a tuple of several
+        (`config.triton.cudagraph_capture_sizes`). ``is_ready`` is asked by the first
+        call whether there can be recordings at all.
         """
-        model = self._model
+        ready: bool | None = None
 
         def run(inputs: list[Any]) -> Any:
-            if sizes is not None and _integers(inputs) not in sizes:
-                return model(inputs)
+            nonlocal ready
+            if ready is None:
+                ready = is_ready()
+            if not ready or (sizes is not None and _integers(inputs) not in sizes):
+                return self.run(inputs)
             given = tuple(inputs)
-            # What only the caller's list has, a replay may write over.
+            # Torch expects that: the list may be all that keeps some of them.
             inputs.clear()
             return call(*given)
 
         return run
 
+    def _memory_of(self, inputs: Sequence[Any]) -> dict[int, StorageWeakRef]:
+        """Return the storages that may be written over, by their numbers.
 
-def _memory(value: Any) -> int:
-    """Return which memory a tensor has; 0 for what has none."""
-    if not isinstance(value, torch.Tensor) or not torch._C._has_storage(value):
-        return 0
-    return value.untyped_storage()._cdata if value.nbytes else 0
+        They are held weakly: what runs may let go of them, and the number of one that
+        is gone would be given to a storage of a result.
+        """
+        found = (inputs[i] for i in self._writable)
+        references = (
+            StorageWeakRef(each.untyped_storage()) for each in found if _has_bytes(each)
+        )
+        return {each.cdata: each for each in references}
+
+
+def _apart(results: Sequence[Any], of: Collection[int]) -> Iterator[Any]:
+    """Yield results; those in storages ``of`` inputs in copies of these.
+
+    They lie there as they did: the strides of a result are known to what uses it, and
+    two results may share their bytes.
+    """
+    copies: dict[int, Any] = {}
+    for each in results:
+        theirs = each.untyped_storage() if _has_bytes(each) else None
+        if theirs is None or theirs._cdata not in of:
+            yield each
+            continue
+        if theirs._cdata not in copies:
+            whole = tensor_over((theirs.nbytes(),), (1,), torch.uint8, theirs)
+            copies[theirs._cdata] = whole.clone().untyped_storage()
+        look = tuple(each.shape), each.stride(), each.dtype
+        yield tensor_over(*look, copies[theirs._cdata], each.storage_offset())
+
+
+def _has_bytes(value: Any) -> bool:
+    is_tensor = isinstance(value, torch.Tensor) and torch._C._has_storage(value)
+    return is_tensor and value.untyped_storage().nbytes() > 0
 
 
 def _integers(inputs: Sequence[Any]) -> int | tuple[int, ...] | None:
