@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -94,3 +96,33 @@ def test_what_cannot_be_changed_is_shared(rt):
     f, x = rt.graph(lambda x: (x * 2, frozenset("a"))), rt.array([1.0, 2.0])
     results = [f(x)[1] for _ in range(20)]
     assert len({*map(id, results[1:])}) == 1
+
+
+@dataclass
+class Setting:
+    rate: float = 0.5
+    inner: Any = None
+
+
+WAYS = {
+    "an attribute": lambda it, held: setattr(held, "it", it) or (lambda: held.it),
+    "a closure": lambda it, _: lambda: it,
+    "in a list": lambda it, _: lambda: [it],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("nested", [False, True])
+def test_fields_of_what_is_returned_are_seen(rt, way, nested):
+    """No code names them but what has the result: a replay has them as they are."""
+    setting, held = Setting(), SimpleNamespace()
+    outer = Setting(inner=setting) if nested else setting
+    get = WAYS[way](outer, held)
+    f, x = rt.graph(lambda x: (x * 2, get())), rt.array([1.0, 2.0])
+    for rate in (0.5, 0.25, 0.5):
+        setting.rate = rate
+        for _ in range(8):
+            given = f(x)[1]
+            given = given[0] if way == "in a list" else given
+            assert (given.inner if nested else given).rate == rate
+    assert f.stats().replays >= 12

@@ -9,7 +9,14 @@ from __future__ import annotations
 import builtins
 import weakref
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Hashable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from functools import partial
 from types import FunctionType, MethodType
@@ -477,21 +484,24 @@ def reach(
     arrays: Arrays,
     guess: Reach | None = None,
     questions: Questions | None = None,
+    shown: Collection[str] = (),
 ) -> Walk:
     """Read everything that ``fn`` reaches by itself, then through its arguments.
 
-    ``questions`` are those of numbers that it adds to. A ``guess`` of its reach saves
-    walks: one is enough that comes to the very same. Raises `CaptureError` where that
-    is more than `LIMIT` slots.
+    ``questions`` are those of numbers that it adds to, ``shown`` names by which others
+    read what it returns. A ``guess`` of its reach saves walks: one is enough that comes
+    to the very same. Raises `CaptureError` where that is more than `LIMIT` slots.
     """
     walked = partial(_walk, fn, arguments, arrays, questions or Questions())
     if guess is not None and guess.found is not None:
+        guess.note(shown)
         size = guess.size()
         walk = walked(guess)
         # What only the guess leads to is in there, and is not found.
         if guess.found.size() == guess.size() == size:
             return walk
     known = Reach()
+    known.note(shown)
     while True:
         size = known.size()
         walk = walked(known)

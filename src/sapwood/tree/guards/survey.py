@@ -6,6 +6,7 @@ import time
 from collections.abc import (
     Callable,
     Hashable,
+    Iterable,
     Iterator,
     Mapping,
     MutableMapping,
@@ -673,6 +674,7 @@ class Surveyor:
     ) -> None:
         self._target, self._arrays = target, arrays
         self._latest: Reach | None = None
+        self._shown: set[str] = set()
         self._questions = Questions()
         self._ambients: WeakValueDictionary[Hashable, Ambient] = WeakValueDictionary()
 
@@ -683,9 +685,30 @@ class Surveyor:
         reaches too much.
         """
         guess = None if self._latest is None else self._latest.guess()
-        walk = reach(self._target(), arguments, self._arrays, guess, self._questions)
+        walk = reach(
+            self._target(), arguments, self._arrays, guess, self._questions, self._shown
+        )
         self._latest = walk.reach
         return Survey(walk, arguments, self._ambients)
+
+    def shows(self, objects: Iterable[object]) -> bool:
+        """Read all attributes of objects that a result has, from the next survey on.
+
+        No code here names them: whoever has the result reads them. Return whether they
+        are more than were read.
+        """
+        names = {
+            name
+            for each in objects
+            for name in (
+                *getattr(each, "__dict__", ()),
+                *getattr(type(each), "__dataclass_fields__", ()),
+            )
+        }
+        read = set() if self._latest is None else self._latest.names
+        more = not names <= read
+        self._shown |= names
+        return more
 
 
 class _Written(NamedTuple):

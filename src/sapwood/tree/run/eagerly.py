@@ -21,7 +21,7 @@ from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.skips import Skips
 from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import Survey, Surveyor, changes, kept_states
-from sapwood.tree.nests.containers import arrays_in
+from sapwood.tree.nests.containers import arrays_in, taken_apart
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.objects import told
 from sapwood.tree.node.outputs import analyse
@@ -127,6 +127,8 @@ class Eagerly:
         if left is None:
             specialization.is_unclear()
             watching.prepares = True
+        if error is None and self._shows(watched.result, before):
+            watching.prepares = True
         if self.notes(error) and not watching.breaks:
             self.call_log.warmed_up(call)
             return watched.result
@@ -222,6 +224,14 @@ class Eagerly:
         # has told may be the same in the warm-up and in the capture, and not later.
         lasts = self.assigning <= _ASSIGNING and before.clock() is None
         return changes.Repeated if lasts else changes.BoundArray | changes.Added
+
+    def _shows(self, result: Any, before: Survey) -> bool:
+        """Return whether a result has objects of the program's, not read in whole.
+
+        A replay makes them anew of what is in them: that is to be guarded first.
+        """
+        containers = taken_apart(result, self._is_array)[2]
+        return self.surveyor.shows(filter(before.reaches, containers))
 
     def _fills(self, live: Rehearsed) -> bool:
         """Return whether later calls may find ready what a warm-up has written.
