@@ -460,6 +460,42 @@ def test_recordings_that_are_never_replayed_are_given_up(rt):
 
 
 @pytest.mark.filterwarnings(SKIP)
+@pytest.mark.parametrize("raises", [False, True])
+def test_calls_that_never_come_again_are_watched_ever_more_rarely(rt, raises):
+    """One warning, and right results; one that does come again ends that."""
+    state = {"rate": 0.0, "seen": 0}
+
+    def plain(x):
+        state["seen"] += raises
+        y = x * state["rate"]
+        if raises and state["rate"] < 1500:
+            raise ValueError(state["rate"])
+        return y
+
+    f, x, told = rt.graph(plain), rt.array(np.arange(3.0)), []
+    for i in range(1500):
+        state["rate"] = float(i)
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always", sw.GraphSkipWarning)
+            if raises:
+                with pytest.raises(ValueError, match=str(float(i))):
+                    f(x)
+            else:
+                assert np.array_equal(np.asarray(f(x)), np.arange(3.0) * i)
+        told += [each.message for each in warned]
+    assert len(told) == 1
+    assert "of the last 256 calls was" in told[0].what
+    assert f.stats().warmups <= 256 + 3 * 8
+    assert f.stats().passed_through >= 1500 - 256 - 4 * 8
+    assert state["seen"] == 1500 * raises
+    state["rate"] = 1500.0
+    for _ in range(2100):
+        assert np.array_equal(np.asarray(f(x)), np.arange(3.0) * 1500)
+    if not raises:
+        assert f.stats().replays > 100
+
+
+@pytest.mark.filterwarnings(SKIP)
 @pytest.mark.parametrize("often", [1, 3, 20])
 def test_ops_in_another_order_are_tried_again(rt, hidden, often):
     """Some orders are nobody's: one that is never the same ends with a reason."""

@@ -42,7 +42,10 @@ _GUARDED: Final = 4
 """How many sets of values are remembered for calls with one signature."""
 
 _NEW: Final = 256
-"""After so many calls in a row of which each is the first of its kind, that is told."""
+_TRIES: Final = 8
+"""After so many calls in a row that were watched, and of which none was recorded or
+replayed, as many run eagerly, and twice as many each time that some tries more are
+watched in vain: to watch one takes longer than it does."""
 
 _FRUITLESS: Final = 16
 """After so many recordings of calls that look alike, of which none was replayed, as
@@ -65,6 +68,10 @@ _REMEDY: Final = (
 _SAME: Final = (
     "A call is recorded when it comes again with the same shapes and values: pass what "
     "changes, such as a step or a rate, as an array"
+)
+_UNRECORDED: Final = (
+    f"each of the last {_NEW} calls was watched, and none could be recorded: they "
+    "raise, or leave things otherwise than they were"
 )
 _VAIN: Final = "recordings are made of it again and again, and none is ever replayed"
 _NEW_EACH_TIME: Final = (
@@ -166,7 +173,8 @@ class Skips(SkipsState):
         self._guarded: dict[Hashable, list[tuple[Ambient, str]]] = {}
         self._failed: Counter[Hashable] = Counter()
         self._reasons: dict[str, str] = {}
-        self._new, self._replays = 0, 0
+        self._watched, self._replays, self._rest, self._resting = 0, 0, _NEW, 0
+        self._rests = ""
         self._fruitless: dict[Hashable, _Fruitless] = {}
         self._paused: dict[Hashable, _Fruitless] = {}
 
@@ -205,17 +213,25 @@ class Skips(SkipsState):
             known = self._reasons[kind] = text
         return known or _OTHERS
 
-    def new(self, differs: str, replays: int) -> None:
-        """Note a call that is the first of its kind, after so many replays.
+    def watched(self, differs: str, replays: int, *, new: bool) -> None:
+        """Note a call that is watched, to be recorded when it comes again.
 
-        ``differs`` says in what it is. Such a call runs eagerly, to be recorded when it
-        comes again; where none ever does, the user is told once.
+        ``replays`` is how many there were, ``new`` whether it is the first of its kind,
+        and ``differs`` says in what. Where no such call ever comes again, or each
+        raises, the user is told once, and the next ones run eagerly.
         """
-        self._new = self._new + 1 if replays == self._replays else 1
+        self._watched = self._watched + 1 if replays == self._replays else 1
         self._replays = replays
-        if self._new == _NEW:
-            what = f"each of the last {_NEW} calls was the first of its kind"
-            self.warn(CaptureError(f"{what}{differs and f': {differs}'}", remedy=_SAME))
+        if self._watched < _NEW:
+            return
+        what = f"each of the last {_NEW} calls was the first of its kind"
+        what = f"{what}{differs and f': {differs}'}" if new else _UNRECORDED
+        error = CaptureError(what, remedy=_SAME)
+        self.warn(error)
+        if not self._options.donate:
+            self._rests, self._resting = self._reason(str(error)), self._rest
+            self._rest = min(2 * self._rest, _PAUSE_AT_MOST)
+            self._watched = _NEW - _TRIES
 
     def warn(self, error: CaptureError) -> None:
         """Warn that a call is about to run eagerly, once for each reason."""
@@ -264,6 +280,7 @@ class Skips(SkipsState):
         next calls run eagerly, and that is told once.
         """
         self.let_go()
+        self._watched, self._rest = 0, _NEW
         look = self._look(call.args, call.kwargs)
         if len(self._recorded) < _KNOWN:
             self._recorded.add(look)
@@ -321,11 +338,16 @@ class Skips(SkipsState):
 
     def is_known(self) -> bool:
         """Return whether any call may run eagerly without more ado."""
-        return self.given_up is not None or bool(self.looks or self._paused)
+        known = self._resting or self.looks or self._paused
+        return self.given_up is not None or bool(known)
 
     def passes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Return whether a call runs eagerly without more ado, and count it then."""
         self.tell()
+        if self._resting:
+            self._resting -= 1
+            self.counts[self._rests] += 1
+            return True
         if self._paused and self._pauses(args, kwargs):
             return True
         if self._untold is not None and not self._has_nodes():

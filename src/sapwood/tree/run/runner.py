@@ -326,10 +326,14 @@ class Runner:
         step = self.making.decide(specialization, _whys(misses))
         new = self.cache.unfound(call, specialization, step, self.parameters, before)
         self.call_log.missed(call, misses, (*new, *absent))
-        if step.action is Action.WARM_UP and specialization.missing == 1:
+        if step.action is Action.WARM_UP:
             self.fast_replays.tell()
             about = "; ".join(miss.about for miss in new)
-            self.skips.new(about, self.call_log.tally["replays"])
+            replays, is_new = (
+                self.call_log.tally["replays"],
+                specialization.missing == 1,
+            )
+            self.skips.watched(about, replays, new=is_new)
         return step, misses
 
     def _verified(self, found: Found, call: Call) -> Any:
