@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -126,3 +126,19 @@ def test_fields_of_what_is_returned_are_seen(rt, way, nested):
             given = given[0] if way == "in a list" else given
             assert (given.inner if nested else given).rate == rate
     assert f.stats().replays >= 12
+
+
+def test_a_default_stays_the_class_s(rt):
+    """A field that no instance has set is none of what a replay gives it."""
+
+    @dataclass
+    class Out:
+        y: Any
+        scale: int = field(init=False, default=5)
+
+    f, x = rt.graph(lambda x: Out(x * 2)), rt.array([1.0, 2.0])
+    results = [f(x) for _ in range(6)]
+    assert all([*vars(each)] == ["y"] for each in results)
+    Out.scale = 6
+    assert all(each.scale == 6 for each in (*results, f(x)))
+    assert f.stats().replays >= 4

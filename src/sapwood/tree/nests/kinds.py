@@ -283,10 +283,16 @@ def _dataclass_parts(cls: type) -> Container:
     fields: tuple[str, ...] = ()
     if dataclasses.is_dataclass(cls):
         fields = tuple(each.name for each in dataclasses.fields(cls))
+    slots = slots_of(cls.__mro__)
 
     def parts(value: Any) -> tuple[Sequence[Any], Hashable]:
         more = getattr(value, "__dict__", {})
-        names = [name for name in fields if name in more or hasattr(value, name)]
+        # The default of a field that no instance has set is the class's.
+        names = [
+            name
+            for name in fields
+            if name in more or (name in slots and hasattr(value, name))
+        ]
         names += [name for name in more if name not in fields]
         return [getattr(value, name) for name in names], tuple(names)
 
