@@ -710,6 +710,24 @@ TRIED_MUTANTS: Final = (
         "return False and (",
     ),
     mutant(
+        "fields of what is returned are not read",
+        Eagerly._shows,
+        "return self.surveyor.shows(filter(before.reaches, containers))",
+        "return False",
+    ),
+    mutant(
+        "what never comes again is watched for ever",
+        Skips.watched,
+        "self._reason(str(error)), self._rest",
+        "self._reason(str(error)), 0",
+    ),
+    mutant(
+        "what never comes again is tried as often as before",
+        Skips.watched,
+        "min(2 * self._rest, _PAUSE_AT_MOST)",
+        "_NEW",
+    ),
+    mutant(
         "what is assigned is not held against the warm-up",
         taking.added,
         "if isinstance(change, Added | Assigned | Rebound)",
