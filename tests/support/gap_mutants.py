@@ -30,7 +30,7 @@ from sapwood.tree.call import signature
 from sapwood.tree.call.integration import LayoutProbe
 from sapwood.tree.choose.admit import rejects
 from sapwood.tree.choose.decide import next_step
-from sapwood.tree.choose.skips import Skips
+from sapwood.tree.choose.skips import Skips, _Fruitless
 from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import adding, aliasing, ambient, checks, restoring, slots
 from sapwood.tree.guards.asking import Answers
@@ -718,14 +718,14 @@ TRIED_MUTANTS: Final = (
     mutant(
         "what never comes again is watched for ever",
         Skips.watched,
-        "self._reason(str(error)), self._rest",
-        "self._reason(str(error)), 0",
+        "if self._options.donate:",
+        "if True:",
     ),
     mutant(
-        "what never comes again is tried as often as before",
-        Skips.watched,
-        "min(2 * self._rest, _PAUSE_AT_MOST)",
-        "_NEW",
+        "what was in vain is tried as often as before",
+        _Fruitless.again,
+        "min(2 * self._pause, _PAUSE_AT_MOST)",
+        "self._pause",
     ),
     mutant(
         "what is assigned is not held against the warm-up",

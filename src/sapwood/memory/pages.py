@@ -238,7 +238,7 @@ class Pages(PageState):
         """Return the number of pages of recordings: scratch, output, or both."""
         return sum(e.pages for e in self.extents if scratch in (None, e.scratch))
 
-    def use(self) -> tuple[int, int, int]:
+    def shares(self) -> tuple[int, int, int]:
         """Return how many pages recordings have, live outputs, and eager arrays."""
         live = self.live.bit_count()
         return self._numbers.bit_count() - live, live, self.heap

@@ -168,7 +168,7 @@ def _calls(
 
 def _memory_over_time(recordings: Recordings) -> Iterator[dict[str, Any]]:
     timeline, pages = recordings.timeline, recordings.device.pages
-    timeline.uses(perf_counter_ns(), pages.use())
+    timeline.measured(perf_counter_ns(), pages.shares())
     for at, *counts in timeline.memory:
         told = [count * pages.page for count in counts]
         yield {

@@ -24,6 +24,17 @@ nn = torch.nn
 from sapwood.integrations.torch.partition import Partition  # noqa: E402 - it needs torch
 
 
+def on_a_device(post):
+    """Return what wraps the graphs of a CPU as if they were of a first device."""
+
+    @functools.wraps(post)
+    def wrap(inputs, graph, *rest):
+        graph.device_idxs = graph.device_idxs or {0}
+        return post(inputs, graph, *rest)
+
+    return wrap
+
+
 @pytest.fixture
 def taken(monkeypatch, tmp_path):
     """Have Inductor take graphs of a CPU; return what is wrapped, by which thread."""
@@ -31,14 +42,8 @@ def taken(monkeypatch, tmp_path):
     backend = import_module("sapwood.integrations.torch.backend")
     output_code = import_module("torch._inductor.output_code")
     utils = import_module("torch._inductor.cudagraph_utils")
-    post = output_code.cudagraph_post_compile
-
-    @functools.wraps(post)
-    def on_a_device(inputs, graph, *rest):
-        graph.device_idxs = graph.device_idxs or {0}
-        return post(inputs, graph, *rest)
-
-    monkeypatch.setattr(output_code, "cudagraph_post_compile", on_a_device)
+    for name in ("cudagraph_post_compile", "cudagraph_partition_post_compile"):
+        monkeypatch.setattr(output_code, name, on_a_device(getattr(output_code, name)))
     monkeypatch.setattr(
         utils, "check_multiple_devices_or_any_cpu_nodes", lambda *_, **__: None
     )
@@ -298,7 +303,6 @@ def partitions(monkeypatch):
     if shutil.which("g++") is None:
         pytest.skip("no C++ compiler here")
     scheduler = import_module("torch._inductor.scheduler")
-    output_code = import_module("torch._inductor.output_code")
     should, node = scheduler.Scheduler.should_partition, scheduler.BaseSchedulerNode
 
     def as_on_a_device(self, *args, **kwargs):
@@ -307,14 +311,6 @@ def partitions(monkeypatch):
             return should(self, *args, **kwargs)
 
     monkeypatch.setattr(scheduler.Scheduler, "should_partition", as_on_a_device)
-    post = output_code.cudagraph_partition_post_compile
-
-    @functools.wraps(post)
-    def on_a_device(inputs, graph, *rest):
-        graph.device_idxs = graph.device_idxs or {0}
-        return post(inputs, graph, *rest)
-
-    monkeypatch.setattr(output_code, "cudagraph_partition_post_compile", on_a_device)
     monkeypatch.setitem(PATCHES, "graph_partition", value=True)
     if not hasattr(torch.ops.sapwood_tests, "splits"):
         tags = (torch.Tag.cudagraph_unsafe,)

@@ -45,6 +45,12 @@ _lock: Final = Lock()
 _runtimes: Final[dict[int, Runtime]] = {}
 """By device; each call of a partition asks for its own."""
 
+_skipping: Final[dict[int, Options]] = {}
+"""What has been said of devices that have no runtime."""
+
+_names: Final = Counter[str]()
+"""How many partitions were given each name."""
+
 
 def backend(
     model: Any,
@@ -219,9 +225,6 @@ def _wrapped(
     return part.calls(call, sizes, partial(_is_ready, device_index, options, name))
 
 
-_names: Final = Counter[str]()
-
-
 def _named(name: str) -> str:
     """Return a name that no partition has had: of one graph, there may be several."""
     with _lock:
@@ -243,9 +246,6 @@ def _is_ready(ordinal: int, options: GraphOptions, name: str) -> bool:
         warn(_skipping.setdefault(ordinal, Options(name)), reason)
         return False
     return True
-
-
-_skipping: Final[dict[int, Options]] = {}
 
 
 def _compile_id() -> str:

@@ -120,23 +120,24 @@ def _kind(reason: str) -> str:
 
 
 class _Fruitless:
-    """Recordings of calls that look alike, made since one was replayed.
+    """What was done for calls in vain, watched or recorded, since one was replayed.
 
-    ``left`` calls are to run eagerly, for ``reason``; ``untold`` is what to warn of.
+    After the ``most`` that are done, and then after each ``tries`` more, ``left`` calls
+    are to run eagerly, for ``reason``; ``untold`` is what to warn of.
     """
 
-    def __init__(self, replays: int) -> None:
-        self.replays, self._made, self._most = replays, 0, _FRUITLESS
-        self._pause, self.left = _FRUITLESS, 0
+    def __init__(self, replays: int, most: int, tries: int) -> None:
+        self.replays, self._most, self._tries = replays, most, tries
+        self._done, self._pause, self.left = 0, most, 0
         self.reason = ""
         self.untold: CaptureError | None = None
 
-    def recorded(self) -> bool:
-        """Count a recording; return whether the next calls run eagerly."""
-        self._made += 1
-        if self._made < self._most:
+    def again(self) -> bool:
+        """Count one more; return whether the next calls run eagerly."""
+        self._done += 1
+        if self._done < self._most:
             return False
-        self._made, self._most = 0, 2
+        self._done, self._most = 0, self._tries
         self.left, self._pause = self._pause, min(2 * self._pause, _PAUSE_AT_MOST)
         return True
 
@@ -173,8 +174,7 @@ class Skips(SkipsState):
         self._guarded: dict[Hashable, list[tuple[Ambient, str]]] = {}
         self._failed: Counter[Hashable] = Counter()
         self._reasons: dict[str, str] = {}
-        self._watched, self._replays, self._rest, self._resting = 0, 0, _NEW, 0
-        self._rests = ""
+        self._strange = _Fruitless(0, _NEW, _TRIES)
         self._fruitless: dict[Hashable, _Fruitless] = {}
         self._paused: dict[Hashable, _Fruitless] = {}
 
@@ -220,18 +220,17 @@ class Skips(SkipsState):
         and ``differs`` says in what. Where no such call ever comes again, or each
         raises, the user is told once, and the next ones run eagerly.
         """
-        self._watched = self._watched + 1 if replays == self._replays else 1
-        self._replays = replays
-        if self._watched < _NEW:
+        if self._strange.replays != replays:
+            self._strange = _Fruitless(replays, _NEW, _TRIES)
+        if not self._strange.again():
             return
         what = f"each of the last {_NEW} calls was the first of its kind"
         what = f"{what}{differs and f': {differs}'}" if new else _UNRECORDED
         error = CaptureError(what, remedy=_SAME)
         self.warn(error)
-        if not self._options.donate:
-            self._rests, self._resting = self._reason(str(error)), self._rest
-            self._rest = min(2 * self._rest, _PAUSE_AT_MOST)
-            self._watched = _NEW - _TRIES
+        self._strange.reason = self._reason(str(error))
+        if self._options.donate:
+            self._strange.left = 0
 
     def warn(self, error: CaptureError) -> None:
         """Warn that a call is about to run eagerly, once for each reason."""
@@ -280,15 +279,15 @@ class Skips(SkipsState):
         next calls run eagerly, and that is told once.
         """
         self.let_go()
-        self._watched, self._rest = 0, _NEW
+        self._strange = _Fruitless(replays, _NEW, _TRIES)
         look = self._look(call.args, call.kwargs)
         if len(self._recorded) < _KNOWN:
             self._recorded.add(look)
         known = self._fruitless.get(look)
         if known is None or known.replays != replays:
             if known is not None or len(self._fruitless) < _KNOWN:
-                self._fruitless[look] = _Fruitless(replays)
-        elif not self._options.donate and known.recorded():
+                self._fruitless[look] = _Fruitless(replays, _FRUITLESS, 2)
+        elif not self._options.donate and known.again():
             if not known.reason:
                 known.untold = _in_vain(why)
                 known.reason = self._reason(known.untold.what)
@@ -338,15 +337,15 @@ class Skips(SkipsState):
 
     def is_known(self) -> bool:
         """Return whether any call may run eagerly without more ado."""
-        known = self._resting or self.looks or self._paused
+        known = self._strange.left or self.looks or self._paused
         return self.given_up is not None or bool(known)
 
     def passes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Return whether a call runs eagerly without more ado, and count it then."""
         self.tell()
-        if self._resting:
-            self._resting -= 1
-            self.counts[self._rests] += 1
+        if self._strange.left:
+            self._strange.left -= 1
+            self.counts[self._strange.reason] += 1
             return True
         if self._paused and self._pauses(args, kwargs):
             return True

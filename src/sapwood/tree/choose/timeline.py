@@ -52,7 +52,7 @@ class Timeline:
         self.memory: deque[tuple[int, ...]] = deque(maxlen=size)
         self.origin = perf_counter_ns()
 
-    def uses(self, now: int, pages: tuple[int, int, int]) -> None:
+    def measured(self, now: int, pages: tuple[int, int, int]) -> None:
         """Note how many pages are in use ``now``, where they are others than before."""
         if not self.memory or self.memory[-1][1:] != pages:
             self.memory.append((now, *pages))

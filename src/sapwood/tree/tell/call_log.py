@@ -109,7 +109,7 @@ class CallLog:
         if node is not None:
             node.took, number = now - began, node.number
         recordings.timeline.add(began, now - began, ran, self.number, number, miss)
-        recordings.timeline.uses(now, recordings.device.pages.use())
+        recordings.timeline.measured(now, recordings.device.pages.shares())
 
     def _ran(self, ran: Ran, node: Node | None) -> None:
         _, _, miss = self._now.get(get_ident(), (ran, None, 0))
