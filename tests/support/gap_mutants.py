@@ -712,7 +712,7 @@ TRIED_MUTANTS: Final = (
     mutant(
         "fields of what is returned are not read",
         Eagerly._shows,
-        "return self.surveyor.shows(filter(before.reaches, containers))",
+        "return self.surveyor.shows(reached)",
         "return False",
     ),
     mutant(

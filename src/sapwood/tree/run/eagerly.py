@@ -231,7 +231,9 @@ class Eagerly:
         A replay makes them anew of what is in them: that is to be guarded first.
         """
         containers = taken_apart(result, self._is_array)[2]
-        return self.surveyor.shows(filter(before.reaches, containers))
+        # Those of arguments are compared by the signature.
+        reached = (each for each in containers if before.number_of(each) >= 0)
+        return self.surveyor.shows(reached)
 
     def _fills(self, live: Rehearsed) -> bool:
         """Return whether later calls may find ready what a warm-up has written.
