@@ -65,17 +65,21 @@ class GraphOptions(TypedDict, total=False):
 
 
 def graphed(
-    runtime: Callable[[], Runtime], fn: Callable[..., Any] | None, options: GraphOptions
+    runtime: Callable[[], Runtime],
+    fn: Callable[..., Any] | None,
+    options: GraphOptions,
+    hears: Callable[[str], None] | None = None,
 ) -> Any:
     """Return a graphed function, or without ``fn`` a decorator that makes one.
 
-    Raises `MisuseError` for wrong options.
+    ``hears`` is told, too, of each reason for which calls run eagerly. Raises
+    `MisuseError` for wrong options.
     """
     _check_names(options)
     if fn is None:
-        return lambda fn: graphed(runtime, fn, options)
+        return lambda fn: graphed(runtime, fn, options, hears)
     check_kind(fn)
-    made = _options(fn, options)
+    made = _options(fn, options, hears)
     parameters = Parameters(fn)
     parameters.check("donate", made.donate)
     parameters.check("pinned", made.pinned)
@@ -95,7 +99,11 @@ def _check_names(options: GraphOptions) -> None:
             )
 
 
-def _options(fn: Callable[..., Any], options: GraphOptions) -> Options:
+def _options(
+    fn: Callable[..., Any],
+    options: GraphOptions,
+    hears: Callable[[str], None] | None,
+) -> Options:
     name, verify = options.get("name"), options.get("verify", 0)
     fullgraph = options.get("fullgraph", False)
     if type(fullgraph) is not bool:
@@ -122,6 +130,7 @@ def _options(fn: Callable[..., Any], options: GraphOptions) -> Options:
         max_recordings=settings.max_recordings,
         fullgraph=fullgraph,
         verify=verify,
+        hears=hears,
     )
 
 

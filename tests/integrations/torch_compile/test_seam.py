@@ -7,6 +7,7 @@ import inspect
 import shutil
 import threading
 import tomllib
+import warnings
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
@@ -53,7 +54,8 @@ def taken(monkeypatch, tmp_path):
     def noted(options, model, *args, **kwargs):
         kinds = []
 
-        def graphed(_, part, made):
+        def graphed(_, part, made, hears):
+            assert hears == part.heard
             assert isinstance(part, Partition)
             kinds.append((part.mutated_input_idxs, made))
             return part
@@ -338,7 +340,9 @@ def watched(monkeypatch):
 
     @contextmanager
     def watched():
-        listener = SimpleNamespace(region=lambda *_: nullcontext(), gave=lambda _: None)
+        listener = SimpleNamespace(
+            captures=False, region=lambda *_: nullcontext(), gave=lambda _: None
+        )
         with monkeypatch.context() as patched:
             patched.setattr(partition, "listeners", lambda: [listener])
             yield
@@ -431,6 +435,60 @@ def test_inputs_are_aligned_as_they_were(monkeypatch):
     assert seen == [[0, 0], [0, 0]]
 
 
+@contextmanager
+def counted_skips():
+    """Give how many skips torch's counters got in the block, once it is over."""
+    counters, found = import_module("torch._dynamo.utils").counters["inductor"], []
+    before = counters["cudagraph_skips"]
+    yield found
+    found.append(counters["cudagraph_skips"] - before)
+
+
+def test_torch_counts_and_logs_each_reason_once(caplog):
+    """For each partition: in the log that ``TORCH_LOGS=cudagraphs`` shows."""
+    backend = import_module("sapwood.integrations.torch.backend")
+    log = import_module("sapwood.integrations.torch.partition")._log
+
+    def model(inputs):
+        return [inputs.pop() * 2]
+
+    with sw.Runtime("emulated") as rt:
+        part = Partition(model, "a partition of the host's")
+        call = backend.graphed(lambda: rt, part, {}, part.heard)
+        run = part.calls(call, None, lambda: True)
+        log.addHandler(caplog.handler)
+        log.setLevel("DEBUG")
+        try:
+            with (
+                counted_skips() as skips,
+                warnings.catch_warnings(record=True) as warned,
+            ):
+                warnings.simplefilter("always")
+                for i in range(8):
+                    found = run([np.full(2, float(i))])  # nobody records that
+                    assert np.array_equal(found[0], [2.0 * i] * 2)
+        finally:
+            log.removeHandler(caplog.handler)
+            log.setLevel("NOTSET")
+    said = {each for each in caplog.messages if each.startswith("Not recording")}
+    assert skips == [len(said)]
+    assert [each.category for each in warned] == [sw.GraphSkipWarning] * len(said)
+    assert len(said) == 1
+    assert "a partition of the host's: " in said.pop()
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_torch_can_have_a_skip_be_an_error(asked, monkeypatch):
+    """By ``triton.cudagraph_or_error``."""
+    backend = import_module("sapwood.integrations.torch.backend")
+    seen = []
+    monkeypatch.setattr(backend, "graphed", lambda *args: seen.append(args[2]))
+    config = import_module("torch._inductor.config")
+    with config.patch({"triton.cudagraph_or_error": asked}):
+        backend._wrapped({}, lambda _: None, donates=False, device_index=0)
+    assert [each["fullgraph"] for each in seen] == [asked]
+
+
 @pytest.mark.parametrize("fullgraph", [False, True])
 def test_without_a_runtime_it_runs_as_compiled(monkeypatch, fullgraph):
     """And says why, once; its inputs are as they were where that is an error."""
@@ -455,9 +513,13 @@ def test_without_a_runtime_it_runs_as_compiled(monkeypatch, fullgraph):
         assert len(inputs) == 1
         return
     run = part()
-    with pytest.warns(sw.GraphSkipWarning, match="no driver is here"):
+    with (
+        counted_skips() as skips,
+        pytest.warns(sw.GraphSkipWarning, match="no driver is here"),
+    ):
         run(inputs)
     assert inputs == []
+    assert skips == [1]
     for each in (run, part()):  # which say no more of it
         assert torch.equal(each([torch.ones(3)])[0], torch.full((3,), 2.0))
 

@@ -220,9 +220,11 @@ def _wrapped(
         mutated=mutated_input_idxs,
         writable=writable,
     )
-    call = graphed(partial(_runtime, device_index), part, {**options, "name": name})
+    fullgraph = options.get("fullgraph", False) or config.triton.cudagraph_or_error
+    made: GraphOptions = {**options, "name": name, "fullgraph": fullgraph}
+    call = graphed(partial(_runtime, device_index), part, made, part.heard)
     sizes = config.triton.cudagraph_capture_sizes
-    return part.calls(call, sizes, partial(_is_ready, device_index, options, name))
+    return part.calls(call, sizes, partial(_is_ready, device_index, made, part.heard))
 
 
 def _named(name: str) -> str:
@@ -232,10 +234,13 @@ def _named(name: str) -> str:
         return name if _names[name] == 1 else f"{name} ({_names[name]})"
 
 
-def _is_ready(ordinal: int, options: GraphOptions, name: str) -> bool:
+def _is_ready(
+    ordinal: int, options: GraphOptions, hears: Callable[[str], None]
+) -> bool:
     """Return whether a device has a runtime, or can be given one.
 
-    Where it cannot, and that is no error, it is told once for each reason.
+    Where it cannot, and that is no error, it is warned of once for each reason;
+    ``hears`` is told each time.
     """
     try:
         _runtime(ordinal)
@@ -243,6 +248,8 @@ def _is_ready(ordinal: int, options: GraphOptions, name: str) -> bool:
         if options.get("fullgraph"):
             raise
         reason = skip_of(error)
+        hears(str(reason))
+        name = str(options["name"])
         warn(_skipping.setdefault(ordinal, Options(name)), reason)
         return False
     return True

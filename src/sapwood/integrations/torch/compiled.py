@@ -32,7 +32,12 @@ Function = Callable[..., Any]
 
 
 class Listener(Protocol):
-    """A dispatch mode that is told of compiled graphs as well."""
+    """A dispatch mode that is told of compiled graphs as well.
+
+    It ``captures`` where what runs is launched by replays only.
+    """
+
+    captures: bool
 
     def region(self, graph: Any, inputs: Sequence[Any]) -> AbstractContextManager[None]:
         """Return what a compiled graph runs in."""

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 import torch
+from torch._dynamo.utils import counters
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from sapwood.integrations.torch.compiled import listeners
@@ -17,6 +18,8 @@ Compiled = Callable[[list[Any]], Sequence[Any]]
 """What torch has compiled: it takes its inputs in a list, which it empties."""
 
 _numbers: Final = itertools.count()
+
+_log: Final = torch._logging.getArtifactLogger(__name__, "cudagraphs")
 
 
 class Partition:
@@ -49,6 +52,8 @@ class Partition:
     def __call__(self, *inputs: Any) -> Any:
         """Run the partition; whoever watches this thread is told of it as a whole."""
         given, watchers = [*inputs], listeners()
+        if watchers:
+            self._say(given, recording=any(each.captures for each in watchers))
         with ExitStack() as stack:
             for each in watchers:
                 stack.enter_context(each.region(self, given))
@@ -61,6 +66,23 @@ class Partition:
             for each in watchers:
                 each.gave(results)
         return results
+
+    def _say(self, inputs: Sequence[Any], *, recording: bool) -> None:
+        """Tell torch's log and counters of a warm-up, or of a recording."""
+        if not recording:
+            _log.debug("Warming up %s", self.__qualname__)
+            return
+        copied = sum(
+            i not in self._static and isinstance(each, torch.Tensor)
+            for i, each in enumerate(inputs)
+        )
+        counters["inductor"]["cudagraph_recorded_non_static_inputs"] += copied
+        _log.debug("Recording %s", self.__qualname__)
+
+    def heard(self, reason: str) -> None:
+        """Tell torch's log and counters why calls are not recorded."""
+        counters["inductor"]["cudagraph_skips"] += 1
+        _log.info("Not recording %s: %s", self.__qualname__, reason)
 
     def run(self, inputs: list[Any]) -> Sequence[Any]:
         """Run what is compiled, as torch runs it.

@@ -127,7 +127,7 @@ class Watcher(Mode):
         self.session, self._storages = session, storages
         self._kind = storages.place.type
         self._is_here = attrgetter(f"is_{self._kind}")
-        self._captures = count is not None
+        self.captures = count is not None
         self._count, self._moments = count or int, moments
         self._bring = bring
         self._told = self._count()
@@ -211,7 +211,7 @@ class Watcher(Mode):
 
     def compiling(self) -> None:
         """Note that torch compiles. Raises `Unready` in a capture."""
-        if self._captures:
+        if self.captures:
             self.session.unready("torch compiles something while it is captured")
         self.session.prepares = True
 
@@ -234,7 +234,7 @@ class Watcher(Mode):
 
     def gave(self, results: Any) -> None:
         """Note what a compiled graph returns."""
-        if not self._captures:
+        if not self.captures:
             self._made_now(results)
 
     def _note_uses(self, uses: Uses) -> None:
@@ -350,7 +350,7 @@ class Watcher(Mode):
         self._end(uses)
         if op.hosted or not here:
             self._made_here(op, tensors, result)
-        if not self._captures:
+        if not self.captures:
             self._made_now(result)
             if here:
                 # Of attention, for example.
@@ -394,7 +394,7 @@ class Watcher(Mode):
         name = _READS.get(op.packet, f"torch.{op.packet.__name__}")
         part, tensors = reading_of(name, read, args, given, torch.is_tensor, _unpacked)
         result = _unpacked(self.session.live(part, tensors, {}))
-        if not self._captures:
+        if not self.captures:
             self._made_now(result)
         self._note_made(result)
         return result

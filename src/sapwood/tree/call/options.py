@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
@@ -10,7 +11,8 @@ class Options:
     """How a function is graphed, as the user said.
 
     Where they cannot be recorded, ``fullgraph`` functions raise, and others run
-    eagerly; ``told`` are the reasons that were warned of, of all objects of a method.
+    eagerly; ``told`` are the reasons that were warned of, of all objects of a method,
+    and ``hears`` is called with each, too.
     """
 
     name: str
@@ -21,3 +23,4 @@ class Options:
     fullgraph: bool = False
     verify: int = 0
     told: set[str] = field(default_factory=set, compare=False, repr=False)
+    hears: Callable[[str], None] | None = field(default=None, compare=False, repr=False)

@@ -438,6 +438,8 @@ def warn(options: Options, error: CaptureError) -> None:
     if kind in told or len(told) >= _KNOWN:
         return
     told.add(kind)
+    if options.hears is not None:
+        options.hears(str(error))
     warning = GraphSkipWarning(options.name, error.what, error.where, error.remedy)
     file, line = _calling_line()
     warnings.warn_explicit(warning, GraphSkipWarning, file, line)
