@@ -204,27 +204,6 @@ def test_an_exception_after_drawing(rt, same, calls):
     same(run(rt.graph(fn)), run(fn))
 
 
-@pytest.mark.parametrize("how", ["closed over", "argument"])
-def test_generators_of_ones_own_are_refused(rt, how):
-    """One besides the default would draw the same again: it is refused, by line."""
-    x = seeded()
-    own = rt.generator(3)
-    if how == "closed over":
-        f = rt.graph(
-            lambda x: x + torch.rand(32, generator=own, device="cuda"), fullgraph=True
-        )
-        args = (x,)
-    else:
-        f = rt.graph(
-            lambda x, g: x + torch.rand(32, generator=g, device="cuda"), fullgraph=True
-        )
-        args = x, own
-    with pytest.raises(sw.CaptureError, match="generator") as caught:
-        f(*args)
-    assert caught.value.where.startswith(__file__)
-    assert f.stats().recordings == 0
-
-
 def test_warming_leaves_the_generator_unmoved(rt):
     """`warm` records without taking numbers, or touching tensors."""
     x = seeded()

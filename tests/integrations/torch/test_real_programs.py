@@ -643,6 +643,6 @@ def test_seeds_set_inside_refuse_by_name(rt, fn):
     """By the call that would record them."""
     f, x = rt.graph(fn, fullgraph=True), torch.zeros(3, device="cuda")
     torch.manual_seed(3)
-    with pytest.raises(sw.CaptureError, match="generator"):
+    with pytest.raises(sw.CaptureError, match="enerator"):
         for _ in range(3):
             f(x)

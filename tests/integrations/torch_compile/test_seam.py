@@ -163,6 +163,19 @@ def test_others_are_torchs(taken, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_a_backward_of_which_nothing_is_recorded(monkeypatch):
+    """Torch would tell its trees of it, and asserts that there are some."""
+    output_code = import_module("torch._inductor.output_code")
+    told = []
+    name = "maybe_handle_backward_generation"
+    monkeypatch.setattr(output_code, name, told.append)
+    monkeypatch.setattr(import_module("torch._inductor.compile_fx"), "cudagraphify", id)
+    with sw.trees():
+        output_code.maybe_handle_backward_generation("ours")
+    output_code.maybe_handle_backward_generation("another's")
+    assert told == ["another's"]
+
+
 def test_options_that_there_are_not():
     """They are named, with those that there are."""
     with pytest.raises(MisuseError, match=r"no option size. .* max_recordings"):

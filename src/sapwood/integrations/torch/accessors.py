@@ -295,15 +295,16 @@ def _nothing(_: Any, __: Reach) -> Openings:
     return iter(())
 
 
-def _drawn(generator: Any) -> tuple[object, ...]:
-    """Return where a device's generator is; those of the host are not followed."""
-    if generator.device.type == "cpu":
-        return ()
-    return generator.initial_seed(), generator.get_offset()
+def _seed(generator: Any) -> tuple[object, ...]:
+    """Return the seed of a device's generator; those of the host are not followed.
+
+    Replays draw from it as eager calls do, and so move it; but they seed none.
+    """
+    return () if generator.device.type == "cpu" else (generator.initial_seed(),)
 
 
 _SET: Final = View(
-    "set", _drawn, lambda path, _, __: f"the state of {path}", guarded=False
+    "set", _seed, lambda path, _, __: f"the state of {path}", guarded=False
 )
 
 

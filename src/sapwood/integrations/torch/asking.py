@@ -6,8 +6,10 @@ for the device, for example. And random generators are set, which no replay woul
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
-from functools import cache
+from contextlib import contextmanager
+from functools import cache, partial
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -24,6 +26,16 @@ SEEDED: Final = (
 )
 
 _States: TypeAlias = tuple[list[int], list[torch.Tensor]]
+
+_drawn_from: Final[dict[torch.Generator, tuple[int, int]]] = {}
+"""Generators of users that functions drew from last, and where each was before.
+
+Every capture knows them: torch refuses a draw from any other in there. Before 2.12,
+nothing refers to one weakly.
+"""
+_KNOWN: Final = 64
+
+_swaps: Final = threading.local()
 
 _NAME: Final = "_cuda_isCurrentStreamCapturing"
 capturing: Final[Callable[[], bool]] = getattr(torch._C, _NAME)
@@ -52,6 +64,63 @@ def notice_askers() -> None:
 def generator_of(place: torch.device) -> torch.Generator:
     """Return the default generator of a GPU; nobody is told."""
     return tuple.__getitem__(torch.cuda.default_generators, place.index)
+
+
+def draws_from(generator: torch.Generator) -> None:
+    """Note, before it does, that a function draws from a generator of the user's."""
+    if not is_known(generator):
+        if len(_drawn_from) == _KNOWN:
+            del _drawn_from[next(iter(_drawn_from))]
+        _drawn_from[generator] = place_in(generator)
+
+
+def is_known(generator: torch.Generator) -> bool:
+    """Return whether captures know a generator."""
+    usual = tuple.__iter__(torch.cuda.default_generators)
+    return generator in _drawn_from or any(each is generator for each in usual)
+
+
+def generators_of(place: torch.device) -> list[torch.Generator]:
+    """Return what is drawn from on a GPU: its default generator, and those of users."""
+    # One that is made for "cuda" has no number, and draws on any device.
+    here = place.index, None
+    own = [each for each in list(_drawn_from) if each.device.index in here]
+    return [generator_of(place), *own]
+
+
+def place_in(generator: torch.Generator) -> tuple[int, int]:
+    """Return the seed of a GPU's generator, and how far on it is."""
+    return generator.initial_seed(), generator.get_offset()
+
+
+def rewind(generator: torch.Generator, seed: int, offset: int) -> None:
+    """Have a generator of a GPU draw on from there: no more is in its state."""
+    generator.manual_seed(seed)
+    generator.set_offset(offset)
+
+
+def kept_generators(place: torch.device) -> Callable[[], None]:
+    """Return what has all generators of a GPU draw on from where they are now."""
+    before = {each: place_in(each) for each in generators_of(place)}
+    return partial(_put_back, place, before)
+
+
+def _put_back(
+    place: torch.device, before: dict[torch.Generator, tuple[int, int]]
+) -> None:
+    for each in generators_of(place):
+        # One that is drawn from since is where it was before that.
+        rewind(each, *(before.get(each) or _drawn_from[each]))
+
+
+@contextmanager
+def swapping() -> Iterator[None]:
+    """Let torch put another generator in the default one's place, and back."""
+    _swaps.on = True
+    try:
+        yield
+    finally:
+        _swaps.on = False
 
 
 def _noticing_of(ask: Callable[..., bool]) -> Callable[..., bool]:
@@ -122,7 +191,7 @@ class _Generators(tuple[torch.Generator, ...]):
 
 
 def _refuse_seeds() -> None:
-    session = served()
+    session = None if getattr(_swaps, "on", False) else served()
     # A compiler sets states back in a warm-up; whether the function does it each time,
     # the capture shows.
     if session is not None and not session.rehearses:

@@ -158,32 +158,42 @@ def trees(**options: Any) -> Iterator[None]:
 
 def _take_over() -> None:
     """Have torch ask us, too, how to wrap what it has compiled; once a process."""
-    from torch._inductor import compile_fx
+    from torch._inductor import compile_fx, output_code
 
     trees_of_torch()  # here, as a backward may be what is recorded first
     with _lock:
-        theirs = compile_fx.cudagraphify
-        if not isinstance(theirs, _Wrapping):
-            compile_fx.cudagraphify = _Wrapping(theirs)
+        if not isinstance(compile_fx.cudagraphify, _Instead):
+            theirs = compile_fx.cudagraphify
+            compile_fx.cudagraphify = _Instead(theirs, _wrapping)
+            theirs = output_code.maybe_handle_backward_generation
+            output_code.maybe_handle_backward_generation = _Instead(theirs, _untold)
 
 
-class _Wrapping:
-    """Wraps compiled partitions: those that are for us, in our way, others in torch's.
+class _Instead:
+    """A function of torch's for others, and for what is compiled for us, another.
 
-    Torch looks the function up in its module each time that it needs it.
+    Torch looks these up in their modules each time that it needs them.
     """
 
-    def __init__(self, theirs: Callable[..., Any]) -> None:
-        self._theirs = theirs
+    def __init__(self, theirs: Callable[..., Any], ours: Callable[..., Any]) -> None:
+        self._theirs, self._ours = theirs, ours
         update_wrapper(self, theirs)
 
-    def __call__(self, model: Compiled, *args: Any, **kwargs: Any) -> Any:
-        options, donates = _options.get(), False
-        if options is None and _installed:
-            options, donates = _installed[-1], True
-        if options is None:
-            return self._theirs(model, *args, **kwargs)
-        return _wrapped(options, model, *args, donates=donates, **kwargs)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        options = _options.get()
+        if options is not None:
+            return self._ours(options, False, *args, **kwargs)
+        if _installed:
+            return self._ours(_installed[-1], True, *args, **kwargs)
+        return self._theirs(*args, **kwargs)
+
+
+def _wrapping(options: GraphOptions, donates: bool, *args: Any, **kwargs: Any) -> Any:
+    return _wrapped(options, *args, donates=donates, **kwargs)
+
+
+def _untold(*_: Any) -> None:
+    """Tell torch's trees of no backward that is not recorded: they have no forward."""
 
 
 def _wrapped(

@@ -6,6 +6,7 @@ were backed before. What is captured never runs at that time.
 
 from __future__ import annotations
 
+import secrets
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ import torch
 
 from sapwood.driver.streams import Stream
 from sapwood.errors import CaptureError, DriverError
-from sapwood.integrations.torch.asking import generator_of
+from sapwood.integrations.torch.asking import generators_of, place_in, rewind
 from sapwood.integrations.torch.gradients import Gradients
 from sapwood.integrations.torch.history import History, lives_of, unharmed
 from sapwood.integrations.torch.hosted import HostedCalls
@@ -104,7 +105,8 @@ class TorchOwner:
         # Where a collection finds both, it would end their parts in any order.
         self._end = weakref.finalize(self, self._pool.end)
         self._end.atexit = False
-        self._generator = generator_of(place)
+        self._generators = generators_of(place)
+        self._seeds: Sequence[tuple[torch.Generator, int, int]] = ()
         self._history = History(place.index)
         self._moments = self._moments_of(())
         self._known = self._closed = False
@@ -152,6 +154,8 @@ class TorchOwner:
             failed.callback(self._moments.end)
             # Torch itself writes there before it captures: what random numbers need.
             self._framework.gather()
+            failed.callback(self._put_back_seeds)
+            self._hide_seeds()
             if self._shares:
                 self._moments.begin()
                 self._history.begin()
@@ -163,6 +167,24 @@ class TorchOwner:
                 )
             self._framework.moments = self._moments if self._shares else None
             failed.pop_all()
+
+    def _hide_seeds(self) -> None:
+        """Have the graph know the generators of users, of seeds that nobody sets.
+
+        While a capture is on, torch lets `manual_seed` pass that sets the seed which is
+        set, and does nothing: a replay would draw other numbers.
+        """
+        own = self._generators[1:]
+        for each in own:
+            self._pool.graph.register_generator_state(each)
+        self._seeds = [(each, *place_in(each)) for each in own]
+        for each in own:
+            each.manual_seed(secrets.randbits(63))
+
+    def _put_back_seeds(self) -> None:
+        for each in self._seeds:
+            rewind(*each)
+        self._seeds = ()
 
     def end(self) -> int:
         """End the capture; return the address of its graph."""
@@ -187,6 +209,7 @@ class TorchOwner:
         """Leave the capture, however it ends, and everything as it was before."""
         with ExitStack() as last:
             last.callback(self._framework.turn.release)
+            last.callback(self._put_back_seeds)
             last.callback(self._pool.rest)
             last.callback(_C._cuda_clearCublasWorkspaces)
             last.callback(self._history.end, self._pool.id)
@@ -213,6 +236,8 @@ class TorchOwner:
         with suppress(RuntimeError):
             self._pool.graph.reset()
         again = torch.cuda.CUDAGraph()
+        for each in self._generators[1:]:
+            again.register_generator_state(each)
         with warnings.catch_warnings(), suppress(RuntimeError):
             warnings.simplefilter("ignore")
             with self._on_stream():
@@ -291,12 +316,13 @@ class TorchOwner:
 
     def launch(self) -> None:
         """Launch on torch's current stream, after what random numbers need."""
-        before = self._generator.get_offset()
+        before = [each.get_offset() for each in self._generators]
         self._pool.graph.replay()
         if not self._known:
-            # Only a graph that drew random numbers moves the generator.
+            # Only a graph that drew random numbers moves a generator.
             self._known = True
-            self.launches = self._generator.get_offset() != before
+            self.launches = before != [each.get_offset() for each in self._generators]
+            self._generators = []
 
     def close(self) -> None:
         """Let go of the graph and of torch's pool, once nothing is allocated there."""

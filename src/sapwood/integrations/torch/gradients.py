@@ -22,7 +22,7 @@ from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.hooks import RemovableHandle
 
-from sapwood.integrations.torch.asking import capturing, generator_of
+from sapwood.integrations.torch.asking import capturing, generators_of
 from sapwood.integrations.torch.watching import as_seed
 from sapwood.tree.call.integration import text_of
 from sapwood.tree.guards.owners import owner_of_class
@@ -772,8 +772,9 @@ def _versions(nest: Any, others: Iterable[Any]) -> list[int]:
 
 
 def _drawn() -> Any:
-    """Return how far torch's generator of the device has come."""
-    return generator_of(torch.device("cuda", torch.cuda.current_device())).get_offset()
+    """Return how far the generators of the device have come."""
+    place = torch.device("cuda", torch.cuda.current_device())
+    return [each.get_offset() for each in generators_of(place)]
 
 
 class _Now(local):

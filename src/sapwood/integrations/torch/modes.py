@@ -32,8 +32,24 @@ def _same(getter: Callable[[], Any]) -> Callable[[], Any]:
     return lambda: _interned.setdefault(value := getter(), value)
 
 
+_CHECKING: Final = "torch._functorch._aot_autograd.runtime_wrappers"
+"""Where a mode is from that looks once, and first, at operations of compiled code."""
+
 _function_modes: Final[Callable[[], int]] = _C._len_torch_function_stack
-_dispatch_modes: Final[Callable[[], int]] = _C._len_torch_dispatch_stack
+
+
+def _dispatch_modes() -> int:
+    """Return how many modes are entered that are told of operations, but for torch's.
+
+    Counted, a compiled function would be warmed up twice.
+    """
+    count: int = _C._len_torch_dispatch_stack()
+    if not count:
+        return 0
+    modes = map(_C._get_dispatch_stack_at, range(count))
+    return sum(type(mode).__module__ != _CHECKING for mode in modes)
+
+
 _traced: Final[Callable[[], bool]] = _C._is_tracing
 _strange: Final = itertools.count()
 _ENTERED: Final[dict[str, Callable[[], Any]]] = {
@@ -59,10 +75,6 @@ def _contexts() -> tuple[str, ...]:
     return found
 
 
-_CHECKING: Final = "torch._functorch._aot_autograd.runtime_wrappers"
-"""Where a mode is from that looks once, and first, at operations of compiled code."""
-
-
 def is_told_of_operations() -> bool:
     """Return whether code of the user's, or of a tool, is told of each operation.
 
@@ -70,9 +82,8 @@ def is_told_of_operations() -> bool:
     pass it by.
     """
     modes = map(_C._get_function_stack_at, range(_function_modes()))
-    told = map(_C._get_dispatch_stack_at, range(_dispatch_modes()))
     return bool(
-        any(type(mode).__module__ != _CHECKING for mode in told)
+        _dispatch_modes()
         or _traced()
         or any(type(mode) is not DeviceContext for mode in modes)
     )

@@ -15,7 +15,13 @@ import torch
 from sapwood.driver.api import CaptureStatus, Driver
 from sapwood.driver.streams import Queue, Stream
 from sapwood.errors import MisuseError
-from sapwood.integrations.torch.asking import SEEDED, capturing, generator_of
+from sapwood.integrations.torch.asking import (
+    SEEDED,
+    capturing,
+    generator_of,
+    kept_generators,
+    place_in,
+)
 from sapwood.integrations.torch.layout import Layout
 from sapwood.integrations.torch.modes import Prevailing, is_told_of_operations
 from sapwood.integrations.torch.moments import Moments
@@ -41,7 +47,7 @@ for autograd and torch's allocator remember the streams that they have met.
 """
 
 _BEFORE = "previous error during capture"
-_WITHIN = "during CUDA graph capture"
+_WITHIN = "during CUDA graph capture", "during stream capture"
 
 
 class _Thread(threading.local):
@@ -235,8 +241,8 @@ class TorchFramework(GuestFramework):
         return hooked or capturing() or is_told_of_operations()
 
     def chance(self) -> Callable[[], object]:
-        """Return what sets the device's default generator to where it is now."""
-        return partial(_rewind, generator_of(self.place), *self._drawn())
+        """Return what sets the device's generators to where they are now."""
+        return kept_generators(self.place)
 
     def chance_on_host(self) -> Callable[[], object]:
         """Return what sets the host's default generator to where it is now."""
@@ -259,7 +265,7 @@ class TorchFramework(GuestFramework):
         # What a capture allocates is the range's, and known.
         counts = not capturing()
         before = self._allocated() if counts else 0
-        drawn = self._drawn() if counts else None
+        drawn = place_in(generator_of(self.place)) if counts else None
         count = None if counts else self._counter()
         bring = None if counts else self.bring
         watcher = Watcher(watching, self.storages, count, self.moments, bring)
@@ -274,7 +280,7 @@ class TorchFramework(GuestFramework):
                 if drawn is not None and not watching.breaks:
                     self._check_drawn(watching, drawn)
         except RuntimeError as error:
-            refused = not counts and _WITHIN in str(error)
+            refused = not counts and any(each in str(error) for each in _WITHIN)
             if watching.unrecordable is None and (
                 refused or self._status() is CaptureStatus.INVALIDATED
             ):
@@ -392,14 +398,9 @@ class TorchFramework(GuestFramework):
                 torch.nn.functional.conv2d(image, image)
         self._thread.primed = True
 
-    def _drawn(self) -> tuple[int, int]:
-        """Return the seed of the device's default generator, and how far on it is."""
-        generator = generator_of(self.place)
-        return generator.initial_seed(), generator.get_offset()
-
     def _check_drawn(self, watching: Session, before: tuple[int, int]) -> None:
         """Refuse what has set the generator, and not only drawn from it."""
-        seed, offset = self._drawn()
+        seed, offset = place_in(generator_of(self.place))
         if seed != before[0] or offset < before[1]:
             watching.refuse(*SEEDED)
 
@@ -411,12 +412,6 @@ class TorchFramework(GuestFramework):
 
 
 _hooks: Final[Any] = torch._C._autograd._top_saved_tensors_default_hooks
-
-
-def _rewind(generator: torch.Generator, seed: int, offset: int) -> None:
-    """Have a generator of a GPU draw on from there: no more is in its state."""
-    generator.manual_seed(seed)
-    generator.set_offset(offset)
 
 
 @contextmanager

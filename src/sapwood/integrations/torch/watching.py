@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from operator import attrgetter
 from types import FrameType, TracebackType
@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import (
 
 from sapwood.errors import DriverError
 from sapwood.integrations.dispatch import Mode
+from sapwood.integrations.torch.asking import draws_from, is_known, swapping
 from sapwood.integrations.torch.compiled import listening, put_off
 from sapwood.integrations.torch.constants import brought, lifted
 from sapwood.integrations.torch.hosted import copied, own_of
@@ -66,9 +67,12 @@ _DENSE: Final = (
 )
 _HIGHER: Final = "Call it in a function marked with @sw.eager, or compile the function"
 _GENERATOR: Final = (
-    "it draws from a generator of its own, and replays would draw the same again",
-    "Draw from torch's default generator of the device",
+    "it draws from a generator that it makes itself, which no replay would do",
+    "Make the generator outside the graphed function, or draw from the device's own",
 )
+_DRAWS: Final = "graphsafe_run_with_rng_state"
+"""The operator that draws, in compiled checkpoints, from a generator of its own."""
+
 _FORMULA: Final = (
     "the gradient of {}() has other bits where torch is told of operations",
     "Take that gradient in a function marked with @sw.eager, or outside",
@@ -249,8 +253,8 @@ class Watcher(Mode):
 
     def _note_region(self, graph: Any, inputs: Sequence[Any]) -> Uses:
         for each in inputs:
-            if isinstance(each, torch.Generator) and each.device.type == self._kind:
-                self._refused(*_GENERATOR)
+            if isinstance(each, torch.Generator):
+                self._draws_from(each)
             elif isinstance(each, torch.Tensor) and self._kind != "cpu":
                 self._refuse_cpu_tensor(each, "is used on the device", _DATA)
         hosts = self._hosts((each, False) for each in flat(inputs))
@@ -299,7 +303,8 @@ class Watcher(Mode):
                 self._refused(
                     f"the operator {func.name()} runs functions of its own", _HIGHER
                 )
-            return func(*args, **given)
+            with swapping() if func.name() == _DRAWS else nullcontext():
+                return func(*args, **given)
         if any(each.__torch_dispatch__ is not _NOT_ITSELF for each in types):
             # What is made of other tensors says by operations on those what it does.
             return NotImplemented
@@ -466,10 +471,20 @@ class Watcher(Mode):
         elif op.copies:
             self._refuse_copy(op.packet, args, given)
         generator = given.get("generator") if given else None
-        if generator is not None and generator.device.type == self._kind:
-            self._refused(*_GENERATOR)
+        if generator is not None:
+            self._draws_from(generator)
         if len(here) < len(tensors) and not op.copies:
             self._refuse_cpu(tensors, here)
+
+    def _draws_from(self, generator: torch.Generator) -> None:
+        """Note what the function is about to draw from."""
+        if generator.device.type != self._kind:
+            return
+        if not self.captures:
+            draws_from(generator)
+        elif not is_known(generator):
+            # Torch would raise, and the capture would be spoilt.
+            self._refused(*_GENERATOR)
 
     def _refuse_copy(
         self, packet: Any, args: tuple[Any, ...], given: Mapping[str, Any]
