@@ -590,3 +590,20 @@ def test_memory_lasts_until_both_streams_are_done(alike):
             yield h.grad.sum(), other.grad.sum(), block.inner.weight.grad.sum()
 
     alike(program)
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+def test_an_argument_that_has_a_history_is_returned(rt, lasts):
+    """Under `no_grad`: it is the caller's own, and goes out as it came."""
+    f = rt.graph(lambda x: (x * 2, x))
+    weight = torch.ones(4, device="cuda", requires_grad=True)
+    lasting = weight * 3
+    for i in range(6):
+        x = lasting if lasts else weight * (i + 1)
+        with torch.no_grad():
+            doubled, same = f(x)
+        assert same is x
+        assert torch.equal(doubled, x.detach() * 2)
+        same.sum().backward(retain_graph=True)
+    assert f.stats().replays == 4
+    assert weight.grad.tolist() == [18.0 if lasts else 21.0] * 4

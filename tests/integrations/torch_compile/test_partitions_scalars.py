@@ -73,7 +73,10 @@ def test_a_scalar_that_is_written(alike):
             yield f(w.values(8, 8), s), s
             yield f(w.values(8, 8), lasting), lasting
 
-    check(alike(program), 1, 12)
+    told = alike(program)
+    assert told.warmups >= 1
+    assert told.replays >= 8
+    assert told.passed_through == 0
 
 
 def test_a_scalar_is_brought_to_the_device_and_back(alike):
@@ -104,7 +107,7 @@ def test_a_scalar_that_goes_out_is_that_of_the_host(alike):
 
     told = alike(program)
     assert told.warmups >= 1
-    assert told.replays >= 4
+    assert told.replays >= 3
 
 
 @pytest.mark.parametrize("trains", [False, True])

@@ -57,12 +57,16 @@ class TorchCapturer:
         """Have all work to come run after what captures have run on that stream."""
         self._framework.rejoin()
 
-    def refusal(self, result: Any) -> CaptureError | None:
-        """Return what is wrong with a result, of what this thread ran last."""
+    def refusal(self, result: Any, own: Sequence[Any]) -> CaptureError | None:
+        """Return what is wrong with a result, of what this thread ran last.
+
+        Of its ``own`` tensors, each has the history that it had.
+        """
         if self._framework.went_back:
             return None
+        known = {*map(id, own)}
         for leaf in arrays_in(result, torch.is_tensor):
-            if leaf.requires_grad and not leaf.is_leaf:
+            if leaf.requires_grad and not leaf.is_leaf and id(leaf) not in known:
                 return GoesBack(
                     f"the function returns a tensor {text_of(leaf)} that requires "
                     "grad, and no replay could send a gradient back through it",
@@ -277,7 +281,9 @@ class TorchOwner:
             if block["state"] == "active_allocated"
         ]
 
-    def refusal(self, result: Any, arrays: Sequence[Any]) -> CaptureError | None:
+    def refusal(
+        self, result: Any, arrays: Sequence[Any], own: Sequence[Any] = ()
+    ) -> CaptureError | None:
         """Return what is wrong with what the function leaves to others."""
         graded = [tensor for tensor in arrays if self._has_new_grad(tensor)]
         for tensor in graded:
@@ -296,7 +302,7 @@ class TorchOwner:
                 remedy="Return what torch.autograd.grad(...) gives, or keep the "
                 "tensor in a module or optimizer that the function names",
             )
-        return TorchCapturer(self._framework).refusal(result)
+        return TorchCapturer(self._framework).refusal(result, own)
 
     def _has_new_grad(self, tensor: Any) -> bool:
         return tensor.is_leaf and tensor.grad is not None and self._is_new(tensor.grad)

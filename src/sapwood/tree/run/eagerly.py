@@ -123,7 +123,8 @@ class Eagerly:
         if not specialization.remembers and (cached.fuller() or self._fills(live)):
             watching.prepares = specialization.remembers = True
         left = left_of(watched.result, live.changes, watching.passed_on)
-        error = self._found(watching, watched, live, before) or self._clock(before)
+        found = self._found(call, watching, watched, live, before)
+        error = found or self._clock(before)
         if left is None:
             specialization.is_unclear()
             watching.prepares = True
@@ -191,7 +192,12 @@ class Eagerly:
         return result
 
     def _found(
-        self, watching: Session, watched: Watched, live: Rehearsed, before: Survey
+        self,
+        call: Call,
+        watching: Session,
+        watched: Watched,
+        live: Rehearsed,
+        before: Survey,
     ) -> CaptureError | None:
         """Return what a warm-up found that no replay could repeat."""
         capturer = self.recordings.capturer
@@ -205,7 +211,7 @@ class Eagerly:
             )
         if error is None and self._of is None and capturer is not None:
             # Refused now: when a capture finds it, eager regions have already run.
-            error = capturer.refusal(watched.result)
+            error = capturer.refusal(watched.result, call.given.arrays)
         return error
 
     def _repeats(

@@ -81,8 +81,11 @@ class GraphCapturer(Protocol):
         What is captured has not; but the framework may have prepared something.
         """
 
-    def refusal(self, result: Any) -> CaptureError | None:
-        """Return what would be wrong with the result of what this thread ran last."""
+    def refusal(self, result: Any, own: Sequence[Any]) -> CaptureError | None:
+        """Return what would be wrong with the result of what this thread ran last.
+
+        Its ``own`` arrays, which it was passed, may go out as they are.
+        """
 
     def owner(self, range_: Range, room: Size, *, warm: bool) -> Owner:
         """Return a capture on that stream that allocates from ``room`` of a range.
