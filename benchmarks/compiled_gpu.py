@@ -232,6 +232,7 @@ def main() -> None:
     options = arguments.parse_args()
     warnings.simplefilter("ignore")
     torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.deterministic = True
     kept: Figures = {"about": about(), "rows": {}}
     print(f"{'host / total us, MiB, s':20}", *[f"{each:>26}" for each in COLUMNS])
     for name in options.rows:

@@ -1,4 +1,4 @@
-"""docs/allocator-rows.md and the tests that it names agree."""
+"""The pages of rows of PyTorch's tests, and the tests that they name, agree."""
 
 from __future__ import annotations
 
@@ -10,25 +10,52 @@ import pytest
 
 pytestmark = pytest.mark.style
 
-ROWS = {"A": 12, "B": 19, "C": 19, "D": 40, "E": 27, "F": 12, "G": 16}
+ALLOCATOR = "docs/allocator-rows.md"
+PAGES = {
+    ALLOCATOR: {"A": 12, "B": 19, "C": 19, "D": 40, "E": 27, "F": 12, "G": 16},
+    "docs/trees-rows.md": dict(
+        zip(
+            "ABCDEFGHIJKLMNO",
+            (17, 29, 26, 10, 9, 12, 10, 10, 15, 8, 3, 17, 66, 7, 1),
+            strict=True,
+        )
+    ),
+}
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
-GROUP = re.compile(r"## ([A-G])\. ")
-ROW = re.compile(r"\| (test_\w+) \| (.+) \|")
+GROUP = re.compile(r"## ([A-O])\. ")
+ROW = re.compile(r"\| (test_[\w…]+) \| (.+) \|")
 NOWHERE = re.compile(r"nowhere in src: `(\w+)`")
 PLACE = re.compile(r"\((docs/\w+\.md), ([\w ,]+)\)")
-CHECKING = {"agree", "pytest.raises", "refused", "rig.check", "same"}
+CHECKING = {"agree", "alike", "pytest.raises", "refused", "rig.check", "same"}
 SAYS = re.compile(r"([A-G]) (test_\w+)")
 
 
+@pytest.fixture(scope="module", params=[*PAGES])
+def name(request):
+    """Return the path of one of the pages."""
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def page(root):
+def page(root, name):
     """Return the page's text."""
-    return (root / "docs/allocator-rows.md").read_text()
+    return (root / name).read_text()
 
 
 @pytest.fixture(scope="module")
 def rows(page):
-    """Return ``(group, name, cell)`` of every row of the tables A to G."""
+    """Return ``(group, name, cell)`` of every row of the page's tables."""
+    return rows_of(page)
+
+
+@pytest.fixture(scope="module")
+def allocators(root):
+    """Return the rows of the allocator's page."""
+    return rows_of((root / ALLOCATOR).read_text())
+
+
+def rows_of(page):
+    """Return ``(group, name, cell)`` of every row of a page's tables."""
     group, found = "", []
     for line in page.splitlines():
         if line.startswith("## "):
@@ -64,9 +91,9 @@ def _names(node):
     return [node.name]
 
 
-def test_every_row_is_there_once(rows):
+def test_every_row_is_there_once(rows, name):
     """The tables have as many rows as PyTorch has tests, and no name is there twice."""
-    assert Counter(group for group, _, _ in rows) == ROWS
+    assert Counter(group for group, _, _ in rows) == PAGES[name]
     assert max(Counter(row[:2] for row in rows).values()) == 1
 
 
@@ -84,9 +111,9 @@ def test_every_row_has_a_test_or_a_reason(rows):
         assert TEST.search(cell) or (reason != cell and len(reason.split()) > 3), name
 
 
-def test_what_a_test_says_it_is_for_is_its_row(rows, said):
+def test_what_a_test_says_it_is_for_is_its_row(allocators, said):
     """A test whose docstring begins with a row is named by that row."""
-    named = {(group, name): set(TEST.findall(cell)) for group, name, cell in rows}
+    named = {(group, name): set(TEST.findall(cell)) for group, name, cell in allocators}
     astray = [
         (test, row)
         for test, row in said.items()
@@ -95,9 +122,9 @@ def test_what_a_test_says_it_is_for_is_its_row(rows, said):
     assert astray == []
 
 
-def test_a_row_s_tests_say_that_they_are_for_it(rows, said):
+def test_a_row_s_tests_say_that_they_are_for_it(allocators, said):
     """Their first line begins with the row: nobody is claimed that does not know."""
-    for group, name, cell in rows:
+    for group, name, cell in allocators:
         assert {said[test] for test in TEST.findall(cell)} <= {(group, name)}, name
 
 
@@ -107,11 +134,11 @@ def test_what_is_not_covered_names_no_test(rows):
         assert not (cell.startswith("not covered: ") and TEST.search(cell)), name
 
 
-def test_what_a_reason_says_is_nowhere_is_in_no_file(rows, root):
+def test_what_a_reason_says_is_nowhere_is_in_no_file(allocators, root):
     """A reason that something is not there ends with the day that it is."""
     files = [*(root / "src").rglob("*.py"), *(root / "src").rglob("*.[ch]")]
     text = "".join(file.read_text() for file in files)
-    words = [word for *_, cell in rows for word in NOWHERE.findall(cell)]
+    words = [word for *_, cell in allocators for word in NOWHERE.findall(cell)]
     assert len(set(words)) >= 4
     assert [word for word in words if word.lower() in text.lower()] == []
 
@@ -151,9 +178,9 @@ def _checks(name, functions):
     )
 
 
-def test_rows_are_not_covered_by_what_is_skipped(page, root):
-    """No test that the page names is one that only a GPU runs."""
-    for path, name in TEST.findall(page):
+def test_rows_are_not_covered_by_what_is_skipped(root):
+    """No test that the allocator's page names is one that only a GPU runs."""
+    for path, name in TEST.findall((root / ALLOCATOR).read_text()):
         for node in ast.parse((root / path).read_text()).body:
             if isinstance(node, ast.FunctionDef) and node.name == name:
                 marks = {ast.unparse(each) for each in node.decorator_list}
