@@ -25,6 +25,7 @@ if typing.TYPE_CHECKING:
     from sapwood.allocator.caching.settings import Settings as AllocatorSettings
     from sapwood.allocator.pinned import PinnedAllocator
     from sapwood.integrations.torch.backend import install_trees, trees
+    from sapwood.integrations.torch.code_cache import install_cache
     from sapwood.runtime.core import Runtime
     from sapwood.runtime.default import default_runtime, graph, load
     from sapwood.runtime.files import save
@@ -53,6 +54,7 @@ __all__ = [
     "disabled",
     "eager",
     "graph",
+    "install_cache",
     "install_trees",
     "load",
     "register_container",
@@ -69,6 +71,7 @@ _HOMES: typing.Final = {
     "disabled": "sapwood.runtime.graphed",
     "eager": "sapwood.runtime.region",
     "graph": "sapwood.runtime.default",
+    "install_cache": "sapwood.integrations.torch.code_cache",
     "install_trees": "sapwood.integrations.torch.backend",
     "load": "sapwood.runtime.default",
     "register_container": "sapwood.tree.nests.containers",

@@ -200,11 +200,14 @@ def _show_listing(
 
 
 def _title(key: Key) -> str:
-    """Return what a key is about: a function's call, or else all of its components."""
+    """Return what a key is about: a call, a compiler's key, else all components."""
     components = dict(key.components)
     if "function" in components:
         function = value_text(components["function"], _LONG)
         return f"{function}({_arrays(components.get('signature', b''))})"
+    if "tenant" in components:
+        name = value_text(components.get("torch's key", b""), _LONG)
+        return f"{value_text(components['tenant'], _LONG)}: {name}"
     return ", ".join(f"{label}: {value_text(v, 24)}" for label, v in key.components)
 
 

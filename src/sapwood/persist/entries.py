@@ -72,8 +72,8 @@ class Entries:
         self._told: deque[str] = deque(maxlen=_TOLD)
         self._lock = Lock()
 
-    def put(self, key: Key, parts: Mapping[str, bytes]) -> None:
-        """Keep ``parts`` under ``key``, in the place of what was there.
+    def put(self, key: Key, parts: Mapping[str, bytes]) -> bool:
+        """Keep ``parts`` under ``key``, in the place of what was there, if it can be.
 
         Raises `MisuseError` for the name of a part that is empty or does not print;
         nothing else.
@@ -81,7 +81,7 @@ class Entries:
         manifest = describe(key, parts)
         if self.stopped:
             self._count("refused", self.stopped)
-            return
+            return False
         try:
             try:
                 self._put(manifest, parts)
@@ -95,8 +95,9 @@ class Entries:
                 self.stopped = f"nothing more is put into {where}: {words(error)}"
                 logging.getLogger("sapwood").warning("%s", self.stopped)
             self._count(_outcome(error), self.stopped or words(error))
-        else:
-            self._count("puts")
+            return False
+        self._count("puts")
+        return True
 
     def _put(self, manifest: Manifest, parts: Mapping[str, bytes]) -> None:
         for part in manifest.parts:

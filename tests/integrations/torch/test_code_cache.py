@@ -1,0 +1,270 @@
+"""What torch's compiler asks a cache for, and what it is never given."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import sapwood as sw
+from sapwood.persist.key import Manifest, decode_manifest, encode_manifest
+
+torch = pytest.importorskip("torch")
+
+SECRET = b"sixteen bytes or more"
+GRAPHS, WAYS = "RemoteFxGraphCache", "RemoteAOTAutogradCache"
+
+remote = import_module("torch._inductor.remote_cache")
+module = import_module("sapwood.integrations.torch.code_cache")
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch, tmp_path):
+    """Return torch's folder, which is new."""
+    made = tmp_path / "torch"
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(made))
+    return made
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Return the path of a store."""
+    return tmp_path / "store"
+
+
+@contextmanager
+def asked(store, name=GRAPHS, **options):
+    """Install a cache; give what torch makes to ask it, and the cache."""
+    with sw.install_cache(store, **options) as cache:
+        yield getattr(remote, name)("an id"), cache
+
+
+class Kept:
+    """A store in a dict."""
+
+    def __init__(self):
+        self.values = {}
+
+    def get(self, name):
+        return self.values.get(name)
+
+    def put(self, name, value):
+        self.values[name] = value
+
+    def delete(self, name):
+        return self.values.pop(name, None) is not None
+
+    def scan(self):
+        return iter(())
+
+
+@pytest.mark.parametrize("secret", [None, SECRET])
+def test_what_is_put_is_found_by_the_next(store, secret):
+    """Under its key, of its kind, and by who knows the secret."""
+    value = {"data": "YQ==", "time_taken_ms": 3}
+    with asked(store, secret=secret) as (theirs, cache):
+        assert theirs.get("a") is None
+        theirs.put("a", value)
+    with asked(store, secret=secret) as (theirs, cache):
+        assert theirs.get("a") == value
+        assert theirs.get("b") is None
+        assert cache.stats()["graphs"] == {"hits": 1, "misses": 1}
+    with asked(store, WAYS, secret=secret) as (theirs, cache):
+        assert theirs.get("a") is None
+    if secret is not None:
+        with asked(store, secret=secret + b"!") as (theirs, cache):
+            assert theirs.get("a") is None
+            assert cache.stats()["graphs"] == {"refused": 1}
+
+
+def test_torch_asks_no_more_once_it_is_uninstalled(store):
+    config = import_module("torch._inductor.config")
+    before = config.fx_graph_remote_cache
+    override = remote.RemoteFxGraphCache.backend_override_cls
+    cache = sw.install_cache(store)
+    assert config.fx_graph_remote_cache is True
+    with pytest.raises(sw.MisuseError, match="installed already"):
+        sw.install_cache(store)
+    cache.uninstall()
+    cache.uninstall()
+    assert config.fx_graph_remote_cache is before
+    assert remote.RemoteFxGraphCache.backend_override_cls is override
+    sw.install_cache(store).uninstall()
+
+
+@pytest.mark.parametrize("label", ["cpu", "libc", "python", "sapwood", "torch"])
+def test_another_machine_finds_nothing(store, label, monkeypatch):
+    with asked(store) as (theirs, _):
+        theirs.put("a", {"data": "YQ=="})
+    machine = dict(module._machine())
+    assert machine[label]
+    machine[label] = b"another"
+    monkeypatch.setattr(module, "_machine", lambda: tuple(machine.items()))
+    with asked(store) as (theirs, _):
+        assert theirs.get("a") is None
+
+
+def test_nothing_that_was_tampered_with_is_given(monkeypatch):
+    """Neither in its blob nor in its manifest; and the next put heals it."""
+    store, value = Kept(), {"data": "YQ=="}
+    with asked(store, secret=SECRET) as (theirs, _):
+        theirs.put("a", value)
+    whole = dict(store.values)
+    monkeypatch.setattr(remote.RemoteCacheJsonSerde, "decode", lambda _, x: x)
+    with asked(store, secret=SECRET) as (theirs, _):
+        assert theirs.get("a")
+    for name, was in whole.items():
+        for damaged in (b"", was[:-1], was + b"!", b"A" * 64):
+            store.values = {**whole, name: damaged}
+            with asked(store, secret=SECRET) as (theirs, cache):
+                assert theirs.get("a") is None, name
+                theirs.put("a", value)
+                assert theirs.get("a")
+                assert "errors" not in cache.stats()["graphs"]
+
+
+def test_an_entry_under_another_key_is_refused():
+    """Who writes to a store cannot have one value, signed, take another's place."""
+    store = Kept()
+    with asked(store, secret=SECRET) as (theirs, _):
+        theirs.put("a", {"data": "YQ=="})
+        first = {**store.values}
+        theirs.put("b", {"data": "Yg=="})
+    names = [x for x in store.values if x.startswith("entry-") and x not in first]
+    parts = decode_manifest(first[next(x for x in first if x.startswith("entry-"))])
+    for name in names:
+        key = decode_manifest(store.values[name]).key
+        store.values[name] = encode_manifest(Manifest(key, parts.parts))
+    with asked(store, secret=SECRET) as (theirs, cache):
+        assert theirs.get("b") is None
+        assert cache.stats()["graphs"]["refused"] == 1
+
+
+@pytest.mark.parametrize("path", ["../x.so", "/x.so", "ab/../../x.so", "ab/x.py", "x"])
+def test_no_file_is_written_but_where_torch_keeps_objects(store, path, folder):
+    with asked(store) as (theirs, cache):
+        name = theirs._get_key("a")
+        cache._keep("graphs", name, b'{"data": "YQ=="}', [])
+        parts = {"value": b'{"data": "YQ=="}'}
+        cache._put("graphs", name, {**parts, "objects": f'["{path}"]'.encode()})
+        assert theirs.get("a") is None
+        assert cache.stats()["graphs"]["damaged"] == 1
+    assert not [*folder.rglob("*.so")]
+
+
+def test_objects_are_put_where_torch_looks(store, folder):
+    """What is there is left as it is."""
+    made = folder / "ab" / "cab.so"
+    made.parent.mkdir(parents=True)
+    made.write_bytes(b"an object")
+    with asked(store) as (theirs, cache):
+        name = theirs._get_key("a")
+        cache._keep("graphs", name, b'{"data": "YQ=="}', ["ab/cab.so", "ab/gone.so"])
+    made.unlink()
+    with asked(store) as (theirs, _):
+        assert theirs.get("a")
+    assert made.read_bytes() == b"an object"
+    assert os.access(made, os.X_OK)
+    assert [each.name for each in made.parent.iterdir()] == ["cab.so"]
+    made.write_bytes(b"torch's own")
+    with asked(store) as (theirs, _):
+        assert theirs.get("a")
+    assert made.read_bytes() == b"torch's own"
+
+
+@pytest.mark.parametrize("method", ["get", "put"])
+def test_a_store_that_fails_fails_nothing(method, monkeypatch):
+    store = Kept()
+
+    def fails(*_):
+        raise OSError("the store is gone")
+
+    with asked(store, secret=SECRET) as (theirs, cache):
+        theirs.put("a", {"data": "YQ=="})
+        monkeypatch.setattr(store, method, fails)
+        theirs.put("b", {"data": "YQ=="})
+        found = theirs.get("a")
+        assert (found is None) == (method == "get")
+        assert cache.stats()["graphs"]["errors"] == 1
+
+
+def test_a_folder_that_others_may_write_is_not_used(store):
+    store.mkdir()
+    store.chmod(0o777)
+    with pytest.warns(sw.StoreWarning, match="may be written by others"):
+        cache = sw.install_cache(store)
+    with cache:
+        theirs = remote.RemoteFxGraphCache("an id")
+        theirs.put("a", {"data": "YQ=="})
+        assert theirs.get("a") is None
+    assert not [*store.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "match"),
+    [
+        (3, {}, "int is no store"),
+        (Kept(), {}, "Pass secret="),
+        ("there", {"secret": b"short"}, "at least 16 bytes"),
+        ("there", {"secret": "text of sixteen letters"}, "at least 16 bytes"),
+    ],
+)
+def test_what_is_no_cache_is_refused_by_name(given, options, match):
+    with pytest.raises(sw.MisuseError, match=match):
+        sw.install_cache(given, **options)
+
+
+PROGRAM = """
+import sys
+import torch
+import sapwood as sw
+
+cache = sw.install_cache(sys.argv[1], secret=b"sixteen bytes or more")
+if sys.argv[2] == "next":
+    from torch._inductor import cpp_builder
+
+    def build(self):
+        raise AssertionError(f"{self.get_target_file_path()} is compiled")
+
+    cpp_builder.CppBuilder.build = build
+torch.manual_seed(3)
+layers = torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)
+model = torch.nn.Sequential(*layers)
+step = torch.compile(model, dynamic=True)
+for size in (3, 5):
+    step(torch.randn(size, 8)).square().sum().backward()
+for each in model.parameters():
+    print(each.grad.numpy().tobytes().hex())
+print(cache.stats()["graphs"])
+"""
+
+
+@pytest.mark.deep
+def test_another_machine_compiles_nothing(store, tmp_path):
+    """Not even what torch finds out the compiler's vectors by: gradients are alike."""
+
+    def run(which):
+        made = tmp_path / which
+        made.mkdir()
+        own = {"TORCHINDUCTOR_CACHE_DIR": str(made), "TMPDIR": str(made)}
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", PROGRAM, str(store), which],
+            env=os.environ | own,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert not done.returncode, done.stderr
+        *gradients, stats = done.stdout.splitlines()
+        return gradients, stats
+
+    gradients, stats = run("first")
+    assert stats == "{'misses': 2, 'puts': 2}"
+    assert run("next") == (gradients, "{'hits': 2}")
+    assert [*Path(tmp_path / "next").rglob("*.so")]
