@@ -126,8 +126,7 @@ class CodeCache:
 
     def find(self, tenant: str, name: str) -> bytes | None:
         """Return what torch has put under a key, with its objects in their places."""
-        # Of the graph that is compiled where there is none.
-        _noted.made, _noted.whole = [], False
+        _noted.made = []  # of the graph that is compiled where there is none
         if not self._probed:  # torch probes whether it then compiles or not
             self._probed = True
             found = self._whole(_PROBES, "")
@@ -137,6 +136,7 @@ class CodeCache:
 
     def _whole(self, tenant: str, name: str) -> tuple[bytes, list[str]] | None:
         """Return a value, and the paths of its objects, which are in their places."""
+        _noted.whole = False
         parts = self._find(tenant, name)
         if parts is None:
             return None
