@@ -63,11 +63,41 @@ __all__ = ["C_MUTANTS", "GAP_MUTANTS", "TORCH_MUTANTS", "TRIED_MUTANTS"]
 def _torch_mutants() -> tuple[Mutant, ...]:
     if not find_spec("torch"):
         return ()
-    from sapwood.integrations.torch import gradients
+    from sapwood.integrations.torch import asking, code_cache, gradients
     from sapwood.integrations.torch.integration import TorchIntegration, _finished
     from sapwood.integrations.torch.operations import Operation
 
     return (
+        mutant(
+            "the code cache: signatures are not compared",
+            code_cache.CodeCache._is_signed,
+            'hmac.compare_digest(expected, parts.get("signature", b""))',
+            'len(expected) == len(parts.get("signature", b""))',
+        ),
+        mutant(
+            "the code cache: a signature is of any key",
+            code_cache._signature,
+            'join({"": encode_key(key), **told})',
+            "join(told)",
+        ),
+        mutant(
+            "the code cache: objects are put anywhere",
+            code_cache.CodeCache._bring,
+            "if _OBJECT.fullmatch(path) is None:",
+            "if False:",
+        ),
+        mutant(
+            "the code cache: another machine's code is loaded",
+            code_cache._key_of,
+            "*_machine(),",
+            "",
+        ),
+        mutant(
+            "a capture knows no generator that draws",
+            asking.is_known,
+            "or _drawn_from.get(generator, (None,))[0] == thread",
+            "",
+        ),
         mutant(
             "autocast is off in what operations are made of",
             Operation.__init__,

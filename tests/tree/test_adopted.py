@@ -158,8 +158,8 @@ class Owner:
         self.world.device.returns.drain()
         return [(at, size) for at, (size, _) in self.alive.items()]
 
-    def refusal(self, result, arrays, own=()):
-        return self.world.refusal(result, own or arrays)
+    def refusal(self, result, _):
+        return self.world.refusal(result)
 
     def instantiate(self):
         return self.world.below.instantiate(self.graph)
@@ -196,7 +196,10 @@ class World:
     def rejoin(self):
         self.rejoined += 1
 
-    def refusal(self, result, _):
+    def histories(self, _):
+        return {}
+
+    def refusal(self, result, _=None):
         """As the framework does not let a result of this length go out."""
         lost = getattr(result, "shape", None) == (LOST,)
         return sw.CaptureError("it leads back", remedy="Return it") if lost else None
@@ -692,7 +695,7 @@ def test_what_stood_in_for_an_argument_is_refused_later(make_world, monkeypatch)
     """Whoever has it when a capture has failed finds no bytes behind it."""
     given, seen = [], []
 
-    def refusal(_, __, arrays, *___):
+    def refusal(_, __, arrays):
         # What it is passed comes first, and then what it gives.
         seen.extend(each for each in arrays[:1] if not any(each is x for x in given))
         return sw.CaptureError("it is refused", remedy="Go on") if seen else None

@@ -61,13 +61,8 @@ class Owner(Protocol):
     def survivors(self) -> list[tuple[Addr, Size]]:
         """Return the allocations of the capture that are alive."""
 
-    def refusal(
-        self, result: Any, arrays: Sequence[Any], own: Sequence[Any] = ()
-    ) -> CaptureError | None:
-        """Return why no replay could do what was done with arrays, for a result.
-
-        The function's ``own``, which it was passed or found, may be in that.
-        """
+    def refusal(self, result: Any, arrays: Sequence[Any]) -> CaptureError | None:
+        """Return why no replay could do what was done with arrays, for a result."""
 
     def instantiate(self) -> int:
         """Make the graph launchable; return what that is called."""

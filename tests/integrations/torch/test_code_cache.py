@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -97,7 +98,42 @@ def test_torch_asks_no_more_once_it_is_uninstalled(store):
     sw.install_cache(store).uninstall()
 
 
-@pytest.mark.parametrize("label", ["cpu", "libc", "python", "sapwood", "torch"])
+def test_torch_asks_on_each_thread(store):
+    config = import_module("torch._inductor.config")
+    autograd = import_module("torch._functorch.config")
+    before = autograd.enable_remote_autograd_cache
+    with sw.install_cache(store):
+        seen = []
+
+        def look():
+            seen.append(config.fx_graph_remote_cache)
+            seen.append(autograd.enable_remote_autograd_cache)
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+    assert seen == [True, True]
+    assert autograd.enable_remote_autograd_cache is before
+
+
+def test_another_cache_is_asked_in_place_of_the_first(tmp_path):
+    """Torch keeps what it asks for forwards with their backwards."""
+    owner = module.AOTAutogradCache
+    for name in ("first", "second"):
+        with sw.install_cache(tmp_path / name) as cache:
+            theirs = owner.get_remote_cache()
+            assert theirs.get("a") is None
+            theirs.put("a", {"data": name})
+            assert theirs.get("a") == {"data": name}
+            assert cache.stats()["forwards and backwards"]["puts"] == 1
+        assert theirs.get("a") is None
+        theirs.put("b", {"data": name})
+        assert cache.stats()["forwards and backwards"]["puts"] == 1
+
+
+@pytest.mark.parametrize(
+    "label", ["cpu", "libc", "paths", "python", "sapwood", "torch"]
+)
 def test_another_machine_finds_nothing(store, label, monkeypatch):
     with asked(store) as (theirs, _):
         theirs.put("a", {"data": "YQ=="})
@@ -177,12 +213,36 @@ def test_objects_are_put_where_torch_looks(store, folder):
     assert made.read_bytes() == b"torch's own"
 
 
+def test_a_graph_without_its_objects_is_none(store, folder):
+    """Torch compiles it, and what it puts then is whole."""
+    made = folder / "ab" / "cab.so"
+    with asked(store) as (theirs, cache):
+        name, value = theirs._get_key("a"), b'{"data": "YQ=="}'
+        cache._put("graphs", name, {"value": value, "objects": b'["ab/cab.so"]'})
+        assert theirs.get("a") is None
+        assert cache.stats()["graphs"] == {"puts": 1, "misses": 1}
+        made.parent.mkdir(parents=True)
+        made.write_bytes(b"an object")
+        cache._keep("graphs", name, value, ["ab/cab.so"])
+        made.unlink()
+        assert theirs.get("a")
+    assert made.exists()
+
+
+def test_an_entry_without_a_value_is_damaged(store):
+    with asked(store) as (theirs, cache):
+        cache._put("graphs", theirs._get_key("a"), {"objects": b"[]"})
+        assert theirs.get("a") is None
+        assert cache.stats()["graphs"] == {"puts": 1, "damaged": 1}
+
+
+@pytest.mark.parametrize("error", [OSError, RuntimeError])
 @pytest.mark.parametrize("method", ["get", "put"])
-def test_a_store_that_fails_fails_nothing(method, monkeypatch):
+def test_a_store_that_fails_fails_nothing(method, error, monkeypatch):
     store = Kept()
 
     def fails(*_):
-        raise OSError("the store is gone")
+        raise error("the store is gone")
 
     with asked(store, secret=SECRET) as (theirs, cache):
         theirs.put("a", {"data": "YQ=="})

@@ -592,6 +592,26 @@ def test_memory_lasts_until_both_streams_are_done(alike):
     alike(program)
 
 
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
+@pytest.mark.parametrize("back", [False, True])
+def test_an_argument_that_gets_a_history_is_no_other(rt, back):
+    """It is written inside, from what requires grad: gradients go out as eagerly."""
+
+    def fn(x):
+        with torch.enable_grad():
+            return x.add_(weight)
+
+    f, weight = rt.graph(fn), torch.ones(4, device="cuda", requires_grad=True)
+    for i in range(6):
+        weight.grad = None
+        x = torch.full((4,), float(i), device="cuda")
+        with torch.set_grad_enabled(back):
+            y = f(x)
+        assert y is x
+        y.square().sum().backward()
+        assert weight.grad.tolist() == [2.0 * i + 2] * 4
+
+
 @pytest.mark.parametrize("lasts", [False, True])
 def test_an_argument_that_has_a_history_is_returned(rt, lasts):
     """Under `no_grad`: it is the caller's own, and goes out as it came."""

@@ -27,13 +27,17 @@ SEEDED: Final = (
 
 _States: TypeAlias = tuple[list[int], list[torch.Tensor]]
 
-_drawn_from: Final[dict[torch.Generator, tuple[int, int]]] = {}
-"""Generators of users that functions drew from last, and where each was before.
+_Place: TypeAlias = tuple[int, int]
+"""The seed of a generator, and how far on it is."""
 
-Every capture knows them: torch refuses a draw from any other in there. Before 2.12,
-nothing refers to one weakly.
+_drawn_from: Final[dict[torch.Generator, tuple[int, _Place]]] = {}
+"""Generators of users that functions drew from last, by which thread, and from where.
+
+Captures of that thread know them: torch refuses a draw from any other in there. Before
+2.12, nothing refers to one weakly.
 """
 _KNOWN: Final = 64
+_lock: Final = threading.Lock()
 
 _swaps: Final = threading.local()
 
@@ -66,29 +70,48 @@ def generator_of(place: torch.device) -> torch.Generator:
     return tuple.__getitem__(torch.cuda.default_generators, place.index)
 
 
-def draws_from(generator: torch.Generator) -> None:
-    """Note, before it does, that a function draws from a generator of the user's."""
-    if not is_known(generator):
+def draws_from(generator: torch.Generator, thread: int) -> None:
+    """Note, before it does, that a function of a thread draws from a generator."""
+    if _is_usual(generator):
+        return
+    with _lock:
+        by, first = _drawn_from.pop(generator, (None, None))
+        if by != thread or first is None:
+            first = place_in(generator)
         if len(_drawn_from) == _KNOWN:
             del _drawn_from[next(iter(_drawn_from))]
-        _drawn_from[generator] = place_in(generator)
+        _drawn_from[generator] = thread, first
 
 
-def is_known(generator: torch.Generator) -> bool:
-    """Return whether captures know a generator."""
+def is_known(generator: torch.Generator, thread: int) -> bool:
+    """Return whether captures of a thread know a generator."""
+    return _is_usual(generator) or _drawn_from.get(generator, (None,))[0] == thread
+
+
+def _is_usual(generator: torch.Generator) -> bool:
     usual = tuple.__iter__(torch.cuda.default_generators)
-    return generator in _drawn_from or any(each is generator for each in usual)
+    return any(each is generator for each in usual)
 
 
 def generators_of(place: torch.device) -> list[torch.Generator]:
-    """Return what is drawn from on a GPU: its default generator, and those of users."""
+    """Return what functions of this thread draw from on a GPU; first its default."""
+    return [generator_of(place), *_own(place)]
+
+
+def _own(place: torch.device) -> dict[torch.Generator, _Place]:
+    """Return the users' own that this thread draws from, and from where it did."""
+    with _lock:
+        known = list(_drawn_from.items())
     # One that is made for "cuda" has no number, and draws on any device.
-    here = place.index, None
-    own = [each for each in list(_drawn_from) if each.device.index in here]
-    return [generator_of(place), *own]
+    here, me = (place.index, None), threading.get_ident()
+    return {
+        generator: first
+        for generator, (thread, first) in known
+        if thread == me and generator.device.index in here
+    }
 
 
-def place_in(generator: torch.Generator) -> tuple[int, int]:
+def place_in(generator: torch.Generator) -> _Place:
     """Return the seed of a GPU's generator, and how far on it is."""
     return generator.initial_seed(), generator.get_offset()
 
@@ -100,17 +123,14 @@ def rewind(generator: torch.Generator, seed: int, offset: int) -> None:
 
 
 def kept_generators(place: torch.device) -> Callable[[], None]:
-    """Return what has all generators of a GPU draw on from where they are now."""
-    before = {each: place_in(each) for each in generators_of(place)}
-    return partial(_put_back, place, before)
+    """Return what has what this thread draws from draw on from where it is now."""
+    return partial(_put_back, place, {g: place_in(g) for g in generators_of(place)})
 
 
-def _put_back(
-    place: torch.device, before: dict[torch.Generator, tuple[int, int]]
-) -> None:
-    for each in generators_of(place):
-        # One that is drawn from since is where it was before that.
-        rewind(each, *(before.get(each) or _drawn_from[each]))
+def _put_back(place: torch.device, before: dict[torch.Generator, _Place]) -> None:
+    # One that is drawn from since is where it was before that.
+    for generator, (seed, offset) in (_own(place) | before).items():
+        rewind(generator, seed, offset)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -57,16 +57,23 @@ class TorchCapturer:
         """Have all work to come run after what captures have run on that stream."""
         self._framework.rejoin()
 
-    def refusal(self, result: Any, own: Sequence[Any]) -> CaptureError | None:
+    def histories(self, arrays: Sequence[Any]) -> Mapping[int, object]:
+        """Return by what gradients go back through tensors, by ids, where any do."""
+        return {id(x): x.grad_fn for x in arrays if x.requires_grad and x.grad_fn}
+
+    def refusal(
+        self, result: Any, histories: Mapping[int, object]
+    ) -> CaptureError | None:
         """Return what is wrong with a result, of what this thread ran last.
 
-        Of its ``own`` tensors, each has the history that it had.
+        A tensor that was there, and has the history that it had, goes out as it is.
         """
         if self._framework.went_back:
             return None
-        known = {*map(id, own)}
         for leaf in arrays_in(result, torch.is_tensor):
-            if leaf.requires_grad and not leaf.is_leaf and id(leaf) not in known:
+            if not leaf.requires_grad or leaf.is_leaf:
+                continue
+            if leaf.grad_fn is not histories.get(id(leaf)):
                 return GoesBack(
                     f"the function returns a tensor {text_of(leaf)} that requires "
                     "grad, and no replay could send a gradient back through it",
@@ -115,6 +122,7 @@ class TorchOwner:
         self._moments = self._moments_of(())
         self._known = self._closed = False
         self._held: Sequence[_Held] = ()
+        self._histories: Mapping[int, object] = {}
         self.launches = True
         range_.outsiders = self._holds
 
@@ -134,12 +142,13 @@ class TorchOwner:
     def holding(self, arrays: Sequence[Any]) -> Iterator[None]:
         """Have tensors end with the memory that they have, whatever they are given."""
         self._held = [_Held(each, each.detach(), _where(each)) for each in arrays]
+        self._histories = TorchCapturer(self._framework).histories(arrays)
         try:
             yield
         finally:
             for each in self._moved():
                 each.tensor.data = each.before
-            self._held = ()
+            self._held, self._histories = (), {}
 
     def _moved(self) -> list[_Held]:
         """Return the tensors that are of other memory by now."""
@@ -281,9 +290,7 @@ class TorchOwner:
             if block["state"] == "active_allocated"
         ]
 
-    def refusal(
-        self, result: Any, arrays: Sequence[Any], own: Sequence[Any] = ()
-    ) -> CaptureError | None:
+    def refusal(self, result: Any, arrays: Sequence[Any]) -> CaptureError | None:
         """Return what is wrong with what the function leaves to others."""
         graded = [tensor for tensor in arrays if self._has_new_grad(tensor)]
         for tensor in graded:
@@ -302,7 +309,7 @@ class TorchOwner:
                 remedy="Return what torch.autograd.grad(...) gives, or keep the "
                 "tensor in a module or optimizer that the function names",
             )
-        return TorchCapturer(self._framework).refusal(result, own)
+        return TorchCapturer(self._framework).refusal(result, self._histories)
 
     def _has_new_grad(self, tensor: Any) -> bool:
         return tensor.is_leaf and tensor.grad is not None and self._is_new(tensor.grad)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import os
 import platform
 import re
@@ -26,6 +27,7 @@ from typing import Any, Final, Self, TypeAlias
 
 import torch
 from torch._functorch import config as functorch
+from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
 from torch._inductor import codecache, config, cpp_builder, cpu_vec_isa
 from torch._inductor import remote_cache as remote
 
@@ -53,6 +55,7 @@ _SWITCHES: Final = (
     (functorch, "enable_remote_autograd_cache"),
 )
 _OVERRIDE: Final = "backend_override_cls"
+_FORCED: Final = "env_value_force"
 
 _OBJECTS: Final = "objects"
 _PROBES: Final = "probes"
@@ -90,15 +93,33 @@ class CodeCache:
                     "uninstall() first"
                 )
             _installed.append(self)
+        try:
+            self._switch_on()
+        except BaseException:
+            self.uninstall()
+            raise
+
+    def _switch_on(self) -> None:
         for module, name in _SWITCHES:
-            self._undo.callback(setattr, module, name, getattr(module, name))
-            setattr(module, name, True)
+            # What is assigned to the module itself only this thread would read.
+            entry = module._config[name]
+            self._undo.callback(setattr, entry, _FORCED, getattr(entry, _FORCED))
+            setattr(entry, _FORCED, True)
         for name, tenant in _CACHES.items():
             owner = getattr(remote, name)
             made = partial(_Backend, self, tenant)
             self._undo.callback(setattr, owner, _OVERRIDE, getattr(owner, _OVERRIDE))
             setattr(owner, _OVERRIDE, staticmethod(made))
+        # Torch keeps one of these, or that there was none.
+        forget = AOTAutogradCache.get_remote_cache.cache_clear
+        self._undo.callback(forget)
+        forget()
         _note_objects()
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether torch is to ask this."""
+        return self in _installed
 
     def uninstall(self) -> None:
         """Have torch ask no more; what it has loaded stays. Once is enough."""
@@ -136,22 +157,27 @@ class CodeCache:
 
     def _whole(self, tenant: str, name: str) -> tuple[bytes, list[str]] | None:
         """Return a value, and the paths of its objects, which are in their places."""
-        _noted.whole = False
+        _noted.whole = None
         parts = self._find(tenant, name)
         if parts is None:
             return None
         try:
+            value = parts["value"]
             paths: Any = read(parts["objects"], [str], "the objects of a graph")
             there = [self._bring(path) for path in paths]
-            _noted.whole = all(there)
         except (KeyError, StoreError):
             self._count(tenant, "damaged")
             return None
-        return parts["value"], list(paths)
+        if not all(there):  # torch compiles it, and puts all of it again
+            self._count(tenant, "misses")
+            return None
+        _noted.whole = self
+        self._count(tenant, "hits")
+        return value, list(paths)
 
     def keep(self, tenant: str, name: str, value: bytes) -> None:
         """Keep what torch puts under a key, and the objects that it has made for it."""
-        made, _noted.made, _noted.whole = getattr(_noted, "made", []), [], False
+        made, _noted.made, _noted.whole = getattr(_noted, "made", []), [], None
         libraries = [load() for load in made]
         found = [getattr(x, "__file__", getattr(x, "_name", "")) for x in libraries]
         self._keep(tenant, name, value, _paths(found))
@@ -161,22 +187,23 @@ class CodeCache:
             self._keep(_PROBES, "", b"", probes)
 
     def _keep(self, tenant: str, name: str, value: bytes, paths: Sequence[str]) -> None:
-        folder = Path(codecache.cache_dir())
+        folder, there = Path(codecache.cache_dir()), []
         for path in paths:
             with suppress(OSError):  # gone again: it is compiled where it is needed
                 self._put(_OBJECTS, path, {"value": (folder / path).read_bytes()})
-        self._put(tenant, name, {"value": value, "objects": to_text([*paths])})
+                there.append(path)
+        self._put(tenant, name, {"value": value, "objects": to_text(there)})
 
     def _bring(self, path: str) -> bool:
         """Put an object where torch looks for it; return whether it is there."""
         if _OBJECT.fullmatch(path) is None:
             raise StoreError(f"a compiled graph names {path!r}, which is no object")
         place = Path(codecache.cache_dir()) / path
-        if place.exists():
+        if os.path.exists(place):  # noqa: PTH110 - it does not raise
             return True
         parts = self._find(_OBJECTS, path)
         if parts is None:
-            return False  # then it is compiled
+            return False
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             handle, new = tempfile.mkstemp(dir=place.parent, prefix=".sapwood-")
@@ -186,16 +213,20 @@ class CodeCache:
             Path(new).replace(place)
         except OSError:
             self._count(_OBJECTS, "errors")
-        return place.exists()
+            return False
+        self._count(_OBJECTS, "hits")
+        return True
 
     def _find(self, tenant: str, name: str) -> Mapping[str, bytes] | None:
         key = _key_of(tenant, name)
         found = self._entries.find(key)
-        outcome = found.outcome if isinstance(found, Absent) else "hits"
-        if not isinstance(found, Absent) and not self._is_signed(key, found):
-            outcome = "refused"
-        self._count(tenant, outcome)
-        return found if outcome == "hits" else None  # type: ignore[return-value]
+        if isinstance(found, Absent):
+            self._count(tenant, found.outcome)
+            return None
+        if not self._is_signed(key, found):
+            self._count(tenant, "refused")
+            return None
+        return found
 
     def _put(self, tenant: str, name: str, parts: dict[str, bytes]) -> None:
         key = _key_of(tenant, name)
@@ -210,6 +241,12 @@ class CodeCache:
         own = {label: part for label, part in parts.items() if label != "signature"}
         expected = _signature(self._secret, key, own)
         return hmac.compare_digest(expected, parts.get("signature", b""))
+
+    def failed(self, tenant: str, error: Exception) -> None:
+        """Note what a store has raised, and tell the log."""
+        self._count(tenant, "errors")
+        said = f"{type(error).__qualname__}: {error}"
+        logging.getLogger("sapwood").warning("the cache of compiled code: %s", said)
 
     def _count(self, tenant: str, outcome: str) -> None:
         with _lock:
@@ -259,10 +296,21 @@ class _Backend(remote.RemoteCacheBackend[bytes]):  # type: ignore[misc]
         self._cache, self._tenant = cache, tenant
 
     def _get(self, key: str) -> bytes | None:
-        return self._cache.find(self._tenant, key)
+        found: bytes | None = self._asked(self._cache.find, key)
+        return found
 
     def _put(self, key: str, data: bytes) -> None:
-        self._cache.keep(self._tenant, key, data)
+        self._asked(self._cache.keep, key, data)
+
+    def _asked(self, ask: Callable[..., Any], *given: Any) -> Any:
+        """Ask the cache; whatever a store raises, torch compiles."""
+        if not self._cache.is_installed:
+            return None
+        try:
+            return ask(self._tenant, *given)
+        except Exception as error:  # noqa: BLE001 - stores are of any kind
+            self._cache.failed(self._tenant, error)
+            return None
 
 
 def _signature(secret: bytes, key: Key, parts: Mapping[str, bytes]) -> bytes:
@@ -291,6 +339,8 @@ def _machine() -> tuple[tuple[str, bytes], ...]:
         "python": str(sys.implementation.cache_tag),
         "sapwood": __version__,
         "torch": f"{torch.__version__}, {torch.version.git_version}",
+        # Torch names objects by the compiler's command line, which has these.
+        "paths": f"{torch.__path__[0]}, {sys.prefix}, {os.environ.get('CXX', '')}",
         "device": _device(),
     }
     return tuple((label, text.encode()) for label, text in told.items())
@@ -310,7 +360,10 @@ def _cpu_flags() -> str:
 def _device() -> str:
     if not torch.cuda.is_available():
         return "none"
-    facts = torch.cuda.get_device_properties(torch.cuda.current_device())
+    try:
+        facts = torch.cuda.get_device_properties(torch.cuda.current_device())
+    except RuntimeError:  # in a process that was forked, for example
+        return "unknown"
     driver = torch._C._cuda_getDriverVersion()
     return f"{facts.name}, {facts.multi_processor_count} SMs, driver {driver}"
 
@@ -377,7 +430,9 @@ def _without_headers(prepare: _Plain) -> _Plain:
 
     @wraps(prepare)
     def preparing(*args: Any, **kwargs: Any) -> Any:
-        return "" if getattr(_noted, "whole", False) else prepare(*args, **kwargs)
+        cache = getattr(_noted, "whole", None)
+        there = cache is not None and cache.is_installed
+        return "" if there else prepare(*args, **kwargs)
 
     return preparing
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from operator import attrgetter
+from threading import get_ident
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 from weakref import WeakSet
@@ -67,7 +68,7 @@ _DENSE: Final = (
 )
 _HIGHER: Final = "Call it in a function marked with @sw.eager, or compile the function"
 _GENERATOR: Final = (
-    "it draws from a generator that it makes itself, which no replay would do",
+    "it draws from a generator that it makes itself, or that another thread uses",
     "Make the generator outside the graphed function, or draw from the device's own",
 )
 _DRAWS: Final = "graphsafe_run_with_rng_state"
@@ -138,7 +139,7 @@ class Watcher(Mode):
         self._made: WeakSet[Any] = WeakSet()
         self._seeds: WeakSet[Any] = WeakSet()
         self._held: WeakSet[Any] = WeakSet()
-        self._stack = ExitStack()
+        self._stack, self._thread = ExitStack(), get_ident()
         self._regions = 0
         self._line: str | None = None
         self.went_back = False
@@ -481,8 +482,8 @@ class Watcher(Mode):
         if generator.device.type != self._kind:
             return
         if not self.captures:
-            draws_from(generator)
-        elif not is_known(generator):
+            draws_from(generator, self._thread)
+        elif not is_known(generator, self._thread):
             # Torch would raise, and the capture would be spoilt.
             self._refused(*_GENERATOR)
 

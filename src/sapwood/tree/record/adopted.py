@@ -196,8 +196,8 @@ class _Lent(Scene):
         if error is not None:
             return
         left = arrays_in(self.left, self.integration.is_array)
-        own = self.own_arrays()
-        refusal = self.owner.refusal(taken.captured.result, [*own, *left], own)
+        graded = [*self.own_arrays(), *left]
+        refusal = self.owner.refusal(taken.captured.result, graded)
         if refusal is not None:
             raise refusal
         named = check_outputs(outputs, self.range)

@@ -110,6 +110,8 @@ class Eagerly:
             guarded=before.guards_hosts,
             reads=before.arrays,
         )
+        capturer = recordings.capturer
+        histories = capturer.histories(call.given.arrays) if capturer else {}
         live = Rehearsed(watching, recordings, lambda: self.look(call), before)
         if apart and rerun is None:
             watched = self._as_captured(live, call, before)
@@ -123,7 +125,7 @@ class Eagerly:
         if not specialization.remembers and (cached.fuller() or self._fills(live)):
             watching.prepares = specialization.remembers = True
         left = left_of(watched.result, live.changes, watching.passed_on)
-        found = self._found(call, watching, watched, live, before)
+        found = self._found(watching, watched, live, before, histories)
         error = found or self._clock(before)
         if left is None:
             specialization.is_unclear()
@@ -193,11 +195,11 @@ class Eagerly:
 
     def _found(
         self,
-        call: Call,
         watching: Session,
         watched: Watched,
         live: Rehearsed,
         before: Survey,
+        histories: Mapping[int, object],
     ) -> CaptureError | None:
         """Return what a warm-up found that no replay could repeat."""
         capturer = self.recordings.capturer
@@ -211,7 +213,7 @@ class Eagerly:
             )
         if error is None and self._of is None and capturer is not None:
             # Refused now: when a capture finds it, eager regions have already run.
-            error = capturer.refusal(watched.result, call.given.arrays)
+            error = capturer.refusal(watched.result, histories)
         return error
 
     def _repeats(

@@ -81,10 +81,15 @@ class GraphCapturer(Protocol):
         What is captured has not; but the framework may have prepared something.
         """
 
-    def refusal(self, result: Any, own: Sequence[Any]) -> CaptureError | None:
+    def histories(self, arrays: Sequence[Any]) -> Mapping[int, object]:
+        """Return by what gradients go back through arrays, by ids, where any do."""
+
+    def refusal(
+        self, result: Any, histories: Mapping[int, object]
+    ) -> CaptureError | None:
         """Return what would be wrong with the result of what this thread ran last.
 
-        Its ``own`` arrays, which it was passed, may go out as they are.
+        What it was passed may go out if its history is as before.
         """
 
     def owner(self, range_: Range, room: Size, *, warm: bool) -> Owner:
