@@ -340,7 +340,7 @@ def _machine() -> tuple[tuple[str, bytes], ...]:
         "sapwood": __version__,
         "torch": f"{torch.__version__}, {torch.version.git_version}",
         # Torch names objects by the compiler's command line, which has these.
-        "paths": f"{torch.__path__[0]}, {sys.prefix}, {os.environ.get('CXX', '')}",
+        "paths": f"{torch.__path__[0]}, {sys.prefix}, {config.cpp.cxx}",
         "device": _device(),
     }
     return tuple((label, text.encode()) for label, text in told.items())
