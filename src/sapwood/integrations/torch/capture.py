@@ -59,7 +59,7 @@ class TorchCapturer:
 
     def histories(self, arrays: Sequence[Any]) -> Mapping[int, object]:
         """Return by what gradients go back through tensors, by ids, where any do."""
-        return {id(x): x.grad_fn for x in arrays if x.requires_grad and x.grad_fn}
+        return _histories(arrays)
 
     def refusal(
         self, result: Any, histories: Mapping[int, object]
@@ -96,6 +96,10 @@ class TorchCapturer:
     def owner(self, range_: Range, room: Size, *, warm: bool) -> TorchOwner:
         """Return a capture that allocates from ``room`` of a range."""
         return TorchOwner(self._framework, range_, room, warm=warm)
+
+
+def _histories(arrays: Sequence[Any]) -> Mapping[int, object]:
+    return {id(x): x.grad_fn for x in arrays if x.requires_grad and x.grad_fn}
 
 
 class TorchOwner:
@@ -142,7 +146,7 @@ class TorchOwner:
     def holding(self, arrays: Sequence[Any]) -> Iterator[None]:
         """Have tensors end with the memory that they have, whatever they are given."""
         self._held = [_Held(each, each.detach(), _where(each)) for each in arrays]
-        self._histories = TorchCapturer(self._framework).histories(arrays)
+        self._histories = _histories(arrays)
         try:
             yield
         finally:
