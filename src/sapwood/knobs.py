@@ -129,6 +129,13 @@ class Knobs:
         "Settings of caching allocators, as PyTorch spells them: docs/allocator.md.",
         read_by="Runtime, lender, sapwood simulate",
     )
+    cache: str = _knob(
+        "",
+        _text(r"[^\0\n]*", "the path of a folder, or empty"),
+        'The folder in which what is compiled with backend="sapwood" outlives the '
+        "process; empty: it does not.",
+        read_by="torch.compile",
+    )
     device: str = _knob(
         "",
         _text("|emulated|cuda(:[0-9]{1,4})?", "empty, emulated, cuda or cuda:N"),
@@ -187,8 +194,8 @@ class Knobs:
     store_limit: Size = _knob(
         "1GiB",
         _size(1 << 20),
-        "How large that folder may become.",
-        read_by="Runtime, sapwood store gc",
+        "How large that folder, and one of compiled code, may become.",
+        read_by="Runtime, install_cache, sapwood store gc",
     )
     timeline: int = _knob(
         "1024",

@@ -17,6 +17,7 @@ from sapwood.runtime.graphed import GraphOptions
 
 WRONG = {
     "alloc_conf": "one\nother",
+    "cache": "one\nother",
     "device": "gpu",
     "emulated_memory": "8 GB",
     "emulated_schedule": "sometimes",

@@ -281,7 +281,7 @@ def chances_of_the_host(w):
     yield from called(w, fn, lambda: (w.values(3, 4),))
 
 
-@trial(TRIALS)
+@trial(TRIALS, reads=True)  # no device without memory is brought anything
 def batches_moved_inside(w):
     """A loader's batch is brought to the device by the function."""
     model = w.model(layers)

@@ -98,6 +98,23 @@ def test_torch_asks_no_more_once_it_is_uninstalled(store):
     sw.install_cache(store).uninstall()
 
 
+def test_a_variable_names_the_cache_of_the_backend(store, monkeypatch):
+    """One that is installed by hand goes before it."""
+    monkeypatch.setenv("SAPWOOD_CACHE", str(store))
+    try:
+        module.install_named()
+        (cache,) = module._installed
+        module.install_named()
+        assert module._installed == [cache]
+        remote.RemoteFxGraphCache("an id").put("a", {"data": "YQ=="})
+        assert store.is_dir()
+    finally:
+        cache.uninstall()
+    with sw.install_cache(store / "another") as mine:
+        module.install_named()
+        assert module._installed == [mine]
+
+
 def test_torch_asks_on_each_thread(store):
     config = import_module("torch._inductor.config")
     autograd = import_module("torch._functorch.config")

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import torch
 
+from sapwood import knobs
 from sapwood.errors import MisuseError, SapwoodError
 from sapwood.integrations.torch.compiled import trees_of_torch
 from sapwood.integrations.torch.partition import Compiled, Partition
@@ -75,6 +76,11 @@ def backend(
     patches = {**(list_mode_options(mode) if mode else {}), **given}
     _check_known(patches)
     _take_over()
+    if knobs.current().cache:
+        # It loads more of torch's compiler than else is needed by now.
+        from sapwood.integrations.torch.code_cache import install_named
+
+        install_named()
     # A backward that may write over what was saved for it would be recorded with
     # copies of what it passes on.
     with _compiling(ours), config.patch(donated_buffer=False):

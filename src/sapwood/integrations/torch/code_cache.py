@@ -288,6 +288,13 @@ def install_cache(
     return made
 
 
+def install_named() -> None:
+    """Install the cache that the setting ``cache`` names, if one and none is there."""
+    folder = knobs.current().cache
+    if folder and not _installed:
+        install_cache(folder)
+
+
 class _Backend(remote.RemoteCacheBackend[bytes]):  # type: ignore[misc]
     """What torch asks for the values of one of its caches."""
 
