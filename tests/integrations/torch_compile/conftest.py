@@ -93,3 +93,12 @@ def alike(rt, ours, torch, bits, monkeypatch):
         return told
 
     return alike
+
+
+@pytest.fixture
+def ops(torch):
+    """Return the operators at which Inductor splits a graph."""
+    del torch  # they need it
+    from tests.integrations.torch_compile.partitions import operators
+
+    return operators()

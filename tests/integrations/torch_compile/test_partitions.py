@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 # They need torch.
-from tests.integrations.torch_compile.partitions import check, operators  # noqa: E402
+from tests.integrations.torch_compile.partitions import check  # noqa: E402
 
 nn = torch.nn
 functional = torch.nn.functional
@@ -19,11 +19,6 @@ pytestmark = [
     # What torch says of its operators, and of itself. What is not recorded is counted.
     pytest.mark.filterwarnings("ignore"),
 ]
-
-
-@pytest.fixture
-def ops():
-    return operators()
 
 
 def trained(f, x):

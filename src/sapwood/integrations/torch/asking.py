@@ -99,7 +99,7 @@ def generators_of(place: torch.device) -> list[torch.Generator]:
 
 
 def _own(place: torch.device) -> dict[torch.Generator, _Place]:
-    """Return the users' own that this thread draws from, and from where it did."""
+    """Return this thread's generators but the default one, and where each was first."""
     with _lock:
         known = list(_drawn_from.items())
     # One that is made for "cuda" has no number, and draws on any device.
@@ -117,18 +117,18 @@ def place_in(generator: torch.Generator) -> _Place:
 
 
 def rewind(generator: torch.Generator, seed: int, offset: int) -> None:
-    """Have a generator of a GPU draw on from there: no more is in its state."""
+    """Set the seed and the offset of a GPU's generator, which are all its state."""
     generator.manual_seed(seed)
     generator.set_offset(offset)
 
 
 def kept_generators(place: torch.device) -> Callable[[], None]:
-    """Return what has what this thread draws from draw on from where it is now."""
+    """Return what rewinds the generators of this thread to where they are now."""
     return partial(_put_back, place, {g: place_in(g) for g in generators_of(place)})
 
 
 def _put_back(place: torch.device, before: dict[torch.Generator, _Place]) -> None:
-    # One that is drawn from since is where it was before that.
+    # One that was drawn from first since then goes back to before its first draw.
     for generator, (seed, offset) in (_own(place) | before).items():
         rewind(generator, seed, offset)
 

@@ -176,9 +176,9 @@ def _take_over() -> None:
 
 
 class _Instead:
-    """A function of torch's for others, and for what is compiled for us, another.
+    """Stands for a function of torch's, and calls that for what others compile.
 
-    Torch looks these up in their modules each time that it needs them.
+    Torch looks the name up in its module at each call, so that this is found there.
     """
 
     def __init__(self, theirs: Callable[..., Any], ours: Callable[..., Any]) -> None:
@@ -199,7 +199,7 @@ def _wrapping(options: GraphOptions, donates: bool, *args: Any, **kwargs: Any) -
 
 
 def _untold(*_: Any) -> None:
-    """Tell torch's trees of no backward that is not recorded: they have no forward."""
+    """Leave torch's trees alone: they hold no forward of a backward of ours."""
 
 
 def _wrapped(

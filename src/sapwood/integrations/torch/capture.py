@@ -186,10 +186,11 @@ class TorchOwner:
             failed.pop_all()
 
     def _hide_seeds(self) -> None:
-        """Have the graph know the generators of users, of seeds that nobody sets.
+        """Register the users' generators with the graph, under random seeds meanwhile.
 
-        While a capture is on, torch lets `manual_seed` pass that sets the seed which is
-        set, and does nothing: a replay would draw other numbers.
+        While a capture is on, torch raises where `manual_seed` sets another seed, but
+        ignores one that sets the same seed: replays would go on in the sequence, where
+        eager calls begin it again. Nobody sets the random seed, so that torch raises.
         """
         own = self._generators[1:]
         for each in own:

@@ -1,9 +1,10 @@
 """What torch compiles, in a store: the next process, or machine, loads it instead.
 
-Torch asks a remote cache for what its own folder has not, by keys that hold what is
-compiled. What these leave out of the machine is a part of the keys here. C++ that it
-has compiled for a CPU torch forgets there: those files are stored beside the graph that
-needs them, and put where torch looks before it gets the graph.
+Torch asks a remote cache for graphs that its own folder does not have. Its keys hold
+the graph and torch's version; the keys here hold the machine, too, since code compiled
+for another CPU may end the process. Torch's remote cache does not keep the libraries
+that are compiled from C++, so that a new machine compiles them again: they are stored
+here beside their graph, and are put into torch's folder before torch gets the graph.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import os
 import platform
 import re
 import sys
-import tempfile
 import threading
 import warnings
 from collections import Counter
@@ -59,7 +59,7 @@ _FORCED: Final = "env_value_force"
 
 _OBJECTS: Final = "objects"
 _PROBES: Final = "probes"
-"""Objects by which torch finds out what vectors compiler and CPU have, one by one."""
+"""Libraries that torch compiles to see which vector instructions work here."""
 
 _OBJECT: Final = re.compile(r"[a-z0-9]{2}/[A-Za-z0-9_.-]+\.so")
 """Where torch keeps compiled C++, below its folder; nothing is written elsewhere."""
@@ -147,7 +147,7 @@ class CodeCache:
 
     def find(self, tenant: str, name: str) -> bytes | None:
         """Return what torch has put under a key, with its objects in their places."""
-        _noted.made = []  # of the graph that is compiled where there is none
+        _noted.made = []  # of the graph that torch compiles where this misses
         if not self._probed:  # torch probes whether it then compiles or not
             self._probed = True
             found = self._whole(_PROBES, "")
@@ -205,12 +205,7 @@ class CodeCache:
         if parts is None:
             return False
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            handle, new = tempfile.mkstemp(dir=place.parent, prefix=".sapwood-")
-            with os.fdopen(handle, "wb") as file:
-                file.write(parts["value"])
-            Path(new).chmod(0o700)
-            Path(new).replace(place)
+            codecache.write_atomic(str(place), parts["value"], make_dirs=True)
         except OSError:
             self._count(_OBJECTS, "errors")
             return False
@@ -265,7 +260,10 @@ def install_cache(
     nothing can be put into a folder. Raises `MisuseError` where a cache is installed.
     """
     if secret is not None and (type(secret) is not bytes or len(secret) < 16):
-        raise MisuseError("secret is none. Pass at least 16 bytes, drawn at random")
+        raise MisuseError(
+            "secret= is not bytes, or is too short. Pass at least 16 bytes, drawn at "
+            "random, such as secrets.token_bytes(32)"
+        )
     if isinstance(store, str | os.PathLike):
         store = DiskStore(store, knobs.current().store_limit)
     elif not is_store(store):
