@@ -448,6 +448,30 @@ def test_inputs_are_aligned_as_they_were(monkeypatch):
     assert seen == [[0, 0], [0, 0]]
 
 
+def test_what_a_partition_reads_to_tune_itself_is_no_reason(adapter_of):
+    """Its first run may measure kernels, and look at the host; later ones may not."""
+    from sapwood.integrations.torch.watching import Watcher
+    from sapwood.tree.watch.session import Session
+
+    reads = [True, False, True]
+
+    def model(inputs):
+        x = inputs.pop()
+        return [x * (x.sum().item() if reads.pop(0) else 2)]
+
+    def watched(part):
+        session = Session(tolerant=False)
+        with Watcher(session, adapter_of("cpu").storages_of):
+            part(torch.ones(4))
+        return session
+
+    part = Partition(model, "a partition")
+    assert watched(part).prepares, "that warm-up shows not what later calls do"
+    assert not watched(part).prepares
+    with pytest.raises(sw.CaptureError, match="a value is needed on the host"):
+        watched(part)
+
+
 @contextmanager
 def counted_skips():
     """Give how many skips torch's counters got in the block, once it is over."""

@@ -48,6 +48,8 @@ class Partition:
         self.cache_key = f"{name} no. {next(_numbers)}"
         self.__qualname__ = name
         self._realigned: Compiled | None = None
+        self.has_run = False
+        """Then its kernels are tuned: a listener is told what they do from now on."""
 
     def __call__(self, *inputs: Any) -> Any:
         """Run the partition; whoever watches this thread is told of it as a whole."""
@@ -100,7 +102,9 @@ class Partition:
             self._realigned = align_inputs_from_check_idxs(
                 self._model, checked, self.mutated_input_idxs
             )
-        return self._realigned(inputs)
+        results = self._realigned(inputs)
+        self.has_run = True
+        return results
 
     def calls(
         self,

@@ -141,6 +141,7 @@ class Watcher(Mode):
         self._held: WeakSet[Any] = WeakSet()
         self._stack, self._thread = ExitStack(), get_ident()
         self._regions = 0
+        self._tunes = False
         self._line: str | None = None
         self.went_back = False
 
@@ -229,12 +230,13 @@ class Watcher(Mode):
         if self._kind in graph.device_types:
             uses = self._lend(inputs, self._note_region(graph, inputs))
         outside, self._line = self._line, self._line or user_line()
+        tuned, self._tunes = self._tunes, not getattr(graph, "has_run", True)
         self._regions += 1
         try:
             yield
         finally:
             self._regions -= 1
-            self._line = outside
+            self._line, self._tunes = outside, tuned
         self._end(uses)
 
     def gave(self, results: Any) -> None:
@@ -510,8 +512,10 @@ class Watcher(Mode):
 
     def _refused(self, what: str, remedy: str) -> None:
         """Tell the session; in a compiled graph, at the line that it came from."""
-        if self._regions and self.session.prepares:
-            # Code that was just compiled may tune itself, and does so once.
+        if self._regions and (self.session.prepares or self._tunes):
+            # Kernels that were just compiled may tune themselves, and do so once. They
+            # copy to the host what they write, where the device has had no more memory.
+            self.session.prepares = True
             return
         self.session.refuse(what, remedy, self._line)
 
