@@ -7,7 +7,8 @@ what remains is Dynamo's, autograd's and the caller's own. *Memory* is what a co
 added to what the device has in use, *first* the seconds until its third call is over.
 
 Run it by path for a table; ``--out`` keeps the figures as compiled.json, by default in
-$OUT.
+$OUT. Code that is in torch's cache is compiled quickly: run all rows at once beforehand,
+each with ``--rounds 0``, and measure then.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -41,18 +43,13 @@ CHECKED: Final = 6
 """How many calls are compared with those without graphs."""
 
 Compile = Callable[..., Any]
+Make = Callable[[Compile], Callable[[], Any]]
 
 
 def mlp_inference(compiled: Compile) -> Callable[[], Any]:
     """Run eight layers, without gradients."""
     model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(8))).cuda()
-    call, x = compiled(model), torch.randn(8, 256, device="cuda")
-
-    def run() -> Any:
-        with torch.no_grad():
-            return call(x)
-
-    return run
+    return inferred(compiled(model), torch.randn(8, 256, device="cuda"))
 
 
 def trained(model: Any, compiled: Compile, x: Any, y: Any) -> Callable[[], Any]:
@@ -77,34 +74,182 @@ def mlp_training(compiled: Compile) -> Callable[[], Any]:
     return trained(model, compiled, x, y)
 
 
-def resnet18_training(compiled: Compile) -> Callable[[], Any]:
-    """Train on small images."""
-    models = __import__("torchvision.models", fromlist=["resnet18"])
-    x, y = torch.randn(8, 3, 64, 64, device="cuda"), torch.arange(8, device="cuda")
-    return trained(models.resnet18(weights=None).cuda(), compiled, x, y)
-
-
-def of_models(name: str) -> Callable[[Compile], Callable[[], Any]]:
-    """Return what makes one of the models of `models_gpu`."""
+def of_torchvision(name: str, batch: int, side: int, *, trains: bool) -> Make:
+    """Return what makes a classifier of torchvision's."""
 
     def make(compiled: Compile) -> Callable[[], Any]:
-        row = models_gpu.ROWS[name]()
-        call = compiled(row.fn)
-
-        def run() -> Any:
-            with torch.no_grad():
-                return call(*row.args)
-
-        return run
+        model = getattr(import_module("torchvision.models"), name)(weights=None).cuda()
+        x = torch.randn(batch, 3, side, side, device="cuda")
+        if trains:
+            return trained(model, compiled, x, torch.arange(batch, device="cuda"))
+        return inferred(compiled(model.eval()), x)
 
     return make
 
 
-ROWS: Final[dict[str, Callable[[Compile], Callable[[], Any]]]] = {
+def inferred(call: Callable[..., Any], *args: Any) -> Callable[[], Any]:
+    """Return a call without gradients."""
+
+    def run() -> Any:
+        with torch.no_grad():
+            return call(*args)
+
+    return run
+
+
+def llama_training(compiled: Compile) -> Callable[[], Any]:
+    """Train a Llama; its optimizer is eager."""
+    config = models_gpu.llama_config()
+    model = models_gpu.of("transformers", "LlamaForCausalLM", "LlamaConfig", config)
+    words = models_gpu.words()
+    scores = compiled(lambda x: model(input_ids=x, use_cache=False).logits)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, foreach=True)
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        found = scores(words)[:, :-1].flatten(0, 1)
+        loss = nn.functional.cross_entropy(found, words[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+class Unet(nn.Module):
+    """Two scales down, two up, and what was seen on the way."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        wide = width * 2
+        self.first, self.down = block(4, width), nn.Conv2d(width, wide, 3, 2, 1)
+        self.deep, self.time = block(wide, wide), nn.Linear(32, wide)
+        self.up, self.last = nn.ConvTranspose2d(wide, width, 2, 2), block(wide, width)
+        self.out = nn.Conv2d(width, 4, 1)
+
+    def forward(self, x: Any, at: Any) -> Any:
+        """Return the noise in an image at a time."""
+        turns = at[:, None] * torch.arange(16, device=x.device)
+        seen = self.first(x)
+        deep = (
+            self.down(seen)
+            + self.time(torch.cat([turns.sin(), turns.cos()], -1))[..., None, None]
+        )
+        found = self.last(torch.cat([self.up(self.deep(deep)), seen], 1))
+        return self.out(found)
+
+
+def block(given: int, width: int) -> nn.Module:
+    """Return what a scale is looked at with."""
+    parts = nn.Conv2d(given, width, 3, padding=1), nn.GroupNorm(8, width), nn.SiLU()
+    return nn.Sequential(*parts, nn.Conv2d(width, width, 3, padding=1), nn.SiLU())
+
+
+def unet(compiled: Compile) -> Callable[[], Any]:
+    """Take noise from images."""
+    x, at = torch.randn(2, 4, 32, 32, device="cuda"), torch.rand(2, device="cuda")
+    return inferred(compiled(Unet().cuda()), x, at)
+
+
+class Experts(nn.Module):
+    """The two best of eight experts for each word, weighed; all are asked."""
+
+    def __init__(self, width: int = 256, count: int = 8) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, count)
+        self.up = nn.Parameter(torch.randn(count, width, 2 * width) / 16)
+        self.down = nn.Parameter(torch.randn(count, 2 * width, width) / 16)
+
+    def forward(self, x: Any) -> Any:
+        """Return what the experts say of words."""
+        best = self.gate(x).topk(2)
+        weights = torch.zeros_like(self.gate(x))
+        weights = weights.scatter(-1, best.indices, best.values.softmax(-1))
+        said = torch.einsum("nw,ewh->enh", x, self.up).relu()
+        return x + torch.einsum("enh,ehw,ne->nw", said, self.down, weights)
+
+
+def moe_training(compiled: Compile) -> Callable[[], Any]:
+    """Train four layers of experts."""
+    model = nn.Sequential(*(Experts() for _ in range(4))).cuda()
+    x, y = torch.randn(64, 256, device="cuda"), torch.arange(64, device="cuda")
+    return trained(model, compiled, x, y)
+
+
+class Dlrm(nn.Module):
+    """Eight tables, and how they go together (Naumov et al., arXiv:1906.00091)."""
+
+    def __init__(self, words: int = 5000, width: int = 32) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(words, width) for _ in range(8))
+        self.bottom = nn.Sequential(
+            nn.Linear(13, 128), nn.ReLU(), nn.Linear(128, width)
+        )
+        self.top = nn.Sequential(
+            nn.Linear(36 + width, 128), nn.ReLU(), nn.Linear(128, 2)
+        )
+        rows, columns = torch.tril_indices(9, 9, -1)
+        self.register_buffer("lower", rows * 9 + columns)
+
+    def forward(self, x: Any) -> Any:
+        """Return the scores of two answers; the first 13 columns are figures."""
+        figures = self.bottom(x[:, :13])
+        names = (x[:, 13:].abs() * 1000).long() % 5000
+        found = [table(names[:, i]) for i, table in enumerate(self.tables)]
+        all_ = torch.stack([figures, *found], 1)
+        pairs = (all_ @ all_.transpose(1, 2)).flatten(1)
+        return self.top(torch.cat([pairs[:, self.lower], figures], 1))
+
+
+def dlrm_training(compiled: Compile) -> Callable[[], Any]:
+    """Train tables whose gradients are dense."""
+    x, y = torch.randn(256, 21, device="cuda"), torch.arange(256, device="cuda") % 2
+    return trained(Dlrm().cuda(), compiled, x, y)
+
+
+def eight_sizes(compiled: Compile) -> Callable[[], Any]:
+    """Run eight layers of 2,048 at eight batch sizes, the smallest first."""
+    model = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(8))).cuda()
+    call = compiled(model, dynamic=False)
+    given = [torch.randn(1 << (i + 4), 2048, device="cuda") for i in range(8)]
+
+    def run() -> Any:
+        with torch.no_grad():
+            # The last alone is kept: each other ends before the next is called.
+            for x in given:
+                found = call(x)
+            return found
+
+    return run
+
+
+def of_models(name: str) -> Make:
+    """Return what makes one of the models of `models_gpu`."""
+
+    def make(compiled: Compile) -> Callable[[], Any]:
+        row = models_gpu.ROWS[name]()
+        return inferred(compiled(row.fn), *row.args)
+
+    return make
+
+
+ROWS: Final[dict[str, Make]] = {
     "mlp inference": mlp_inference,
     "mlp training": mlp_training,
-    "resnet18 training": resnet18_training,
-    **{name: of_models(name) for name in ("gpt2", "llama_decode", "vit", "resnet18")},
+    "resnet18 training": of_torchvision("resnet18", 8, 64, trains=True),
+    "resnet50": of_torchvision("resnet50", 1, 224, trains=False),
+    "resnet50 training": of_torchvision("resnet50", 8, 64, trains=True),
+    "vit_b_16": of_torchvision("vit_b_16", 1, 224, trains=False),
+    "vit_b_16 training": of_torchvision("vit_b_16", 4, 224, trains=True),
+    "llama training": llama_training,
+    "unet": unet,
+    "moe training": moe_training,
+    "dlrm training": dlrm_training,
+    "eight sizes": eight_sizes,
+    **{
+        name: of_models(name)
+        for name in ("gpt2", "llama", "llama_decode", "vit", "resnet18")
+    },
 }
 
 
@@ -146,7 +291,7 @@ def wrapping(wrap: Any) -> Iterator[None]:
         backend._wrapped = before  # noqa: SLF001
 
 
-def column(name: str, row: Callable[[Compile], Callable[[], Any]]) -> Figures:
+def column(name: str, row: Make) -> Figures:
     """Compile a row for one column, and run it until it is warm."""
     torch.manual_seed(3)
     wraps = {"no graphs": plain, "empty": empty}
@@ -156,6 +301,7 @@ def column(name: str, row: Callable[[Compile], Callable[[], Any]]) -> Figures:
         # One of its own: what was compiled for another column would run in this one.
         how["backend"] = partial(backend.backend)
     before, began = in_use(), time.perf_counter()
+    made = backend._runtime(0).stats().recordings  # noqa: SLF001
     with wrapping(wraps.get(name)):
         run = row(lambda fn: torch.compile(fn, **how))
         seen = []
@@ -165,7 +311,14 @@ def column(name: str, row: Callable[[Compile], Callable[[], Any]]) -> Figures:
             if i == 2:  # warmed up, recorded, replayed
                 torch.cuda.synchronize()
                 first = time.perf_counter() - began
-    return {"run": run, "seen": seen, "first": first, "memory": in_use() - before}
+    made = backend._runtime(0).stats().recordings - made  # noqa: SLF001
+    return {
+        "run": run,
+        "seen": seen,
+        "first": first,
+        "memory": in_use() - before,
+        "recordings": made,
+    }
 
 
 def leaves(found: Any) -> list[Any]:
@@ -184,9 +337,11 @@ def in_use() -> int:
     return (total - free) >> 20
 
 
-def measured(row: Callable[[Compile], Callable[[], Any]], seconds: int) -> Figures:
+def measured(row: Make, seconds: int, rounds: int) -> Figures:
     """Return the columns of a row."""
     torch.compiler.reset()  # once: it would drop what is compiled for other columns
+    for _ in range(3):  # what the row before has left goes when its cycles do
+        in_use()
     made: dict[str, Figures] = {}
     for name in COLUMNS:
         with at_most(seconds):
@@ -194,7 +349,7 @@ def measured(row: Callable[[Compile], Callable[[], Any]], seconds: int) -> Figur
     plain = made["no graphs"]["seen"]
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in COLUMNS}
     count = 40
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for name in COLUMNS:
             run = made[name]["run"]
             torch.cuda.synchronize()
@@ -206,6 +361,8 @@ def measured(row: Callable[[Compile], Callable[[], Any]], seconds: int) -> Figur
             torch.cuda.synchronize()
             total = time.perf_counter() - start
             samples[name].append((host / count * 1e6, total / count * 1e6))
+    if not rounds:
+        return {}
     return {
         name: {
             "host": median(host for host, _ in samples[name]),
@@ -214,6 +371,7 @@ def measured(row: Callable[[Compile], Callable[[], Any]], seconds: int) -> Figur
             - min(t for _, t in samples[name]),
             "memory": made[name]["memory"],
             "first": made[name]["first"],
+            "recordings": made[name]["recordings"],
             "equal": all(
                 len(a) == len(b) and all(map(torch.equal, a, b))
                 for a, b in zip(made[name]["seen"], plain, strict=True)
@@ -228,15 +386,20 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--rows", nargs="+", choices=[*ROWS], default=[*ROWS])
     arguments.add_argument("--compile", type=int, default=120, metavar="SECONDS")
+    arguments.add_argument("--rounds", type=int, default=ROUNDS)
     arguments.add_argument("--out", default=os.environ.get("OUT", ""))
     options = arguments.parse_args()
     warnings.simplefilter("ignore")
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.deterministic = True
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
     kept: Figures = {"about": about(), "rows": {}}
     print(f"{'host / total us, MiB, s':20}", *[f"{each:>26}" for each in COLUMNS])
     for name in options.rows:
-        found = tried(lambda name=name: measured(ROWS[name], options.compile))
+        found = tried(
+            lambda name=name: measured(ROWS[name], options.compile, options.rounds)
+        )
         kept["rows"][name] = found
         cells = [
             f"{each['host']:,.0f}/{each['total']:,.0f} {each['memory']} "

@@ -157,7 +157,7 @@ AGAIN_MUTANTS: Final = (
     CMutant(
         "arguments elsewhere",
         "_fast/plays.h",
-        "stale |= *word->at != r->lows[k];",
+        "stale |= *word->at != r->lows[word->argument];",
         ";",
     ),
     CMutant(
@@ -181,8 +181,14 @@ AGAIN_MUTANTS: Final = (
     CMutant(
         "overlaps",
         "_fast/fits.h",
-        "if (low < r->lows[j] + r->arguments[j].length && r->lows[j] < end)",
+        "if (low < reached)",
         "if (0)",
+    ),
+    CMutant(
+        "where views lie",
+        "_fast/fits.h",
+        "return are_others(r, call) && are_within(r) && are_apart(r);",
+        "return are_others(r, call) && are_apart(r);",
     ),
     CMutant(
         "what is read",

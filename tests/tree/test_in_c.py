@@ -710,6 +710,39 @@ def test_one_array_passed_twice(rig):
         assert np.asarray(f(x, y)).tolist() == [3.0] * 4
 
 
+def test_views_of_one_array_are_played_by_c(rig):
+    """Where they lie in it as they did; elsewhere the call is another one."""
+    f = rig.runtime.graph(lambda a, b, c: a * 2.0 + b - c)
+    rooms = [np.arange(24.0) * k for k in range(1, 4)]
+    given = [rig.runtime.array(each) for each in rooms]
+    cuts = [slice(0, 8), slice(16, 24)], [slice(16, 24), slice(0, 8)]
+    for turn in range(120):
+        room, other = turn % 3, (turn + 1) % 3
+        a, b = cuts[turn // 20 % 2]
+        found = f(given[room][a], given[other][:8], given[room][b])
+        host, beside = rooms[room], rooms[other][:8]
+        assert np.array_equal(np.asarray(found), host[a] * 2.0 + beside - host[b])
+    assert rig.lending.launches > 40
+
+
+def test_many_arguments_may_lie_anywhere(rig):
+    """They may overlap as they come, and lie in any order."""
+    whole = np.arange(800.0)
+    room, chance = rig.runtime.array(whole), random.Random(4)
+    f = rig.runtime.graph(lambda *arrays: arrays[0] + arrays[-1] * 2.0)
+    apart = [[*range(0, 800, 16)] for _ in range(4)]
+    for starts in apart[1:]:
+        chance.shuffle(starts)
+    for turn in range(80):
+        starts = [*apart[turn // 20]]
+        if turn % 20 > 16:
+            starts[0] = starts[-1] + 4
+        found = f(*(room[k : k + 8] for k in starts))
+        a, b = (whole[k : k + 8] for k in (starts[0], starts[-1]))
+        assert np.array_equal(np.asarray(found), a + b * 2.0)
+    assert rig.lending.launches > 20
+
+
 @pytest.fixture
 def by_attributes(rig):
     """Return a rig whose arrays C looks at as at CuPy's."""

@@ -137,12 +137,19 @@ def test_nothing_is_kept_alive(rt):
     assert _last_call(rt, object()) is None
 
 
-def test_arrays_that_share_are_described(rt):
-    """Which arrays overlap is part of the key; a memo knows those passed again."""
+def test_arrays_that_share_are_told_by_where_they_lie(rt):
+    """Which arrays overlap is part of the key, and so is which are one."""
     x, y = rt.array(np.ones(4)), rt.array(np.ones(4))
-    assert _last_call(rt, x, x[1:]) is None
-    assert _last_call(rt, x, x[:]) is None
     assert _last_call(rt, x, y).recognise((x, x), {}) is None
+    for a, b in ((slice(3), slice(1, None)), (slice(1, None), slice(3))):
+        last_call = _last_call(rt, x[a], y, x[b])
+        z = rt.array(np.ones(4))
+        found = last_call.recognise((z[a], y, z[b]), {}).given
+        look = rt._recordings.integration.look
+        assert [*found.storages] == [look(z).storage, look(y).storage]
+        assert [*found.lows] == [look(z).low, look(y).low]
+        for others in ((z[b], y, z[a]), (x[a], y, z[b]), (x[a], y, x[a])):
+            assert last_call.recognise(others, {}) is None
     last_call = _last_call(rt, x, x)
     assert last_call.recognise((y, y), {}) is not None
     assert last_call.recognise((x, y), {}) is None

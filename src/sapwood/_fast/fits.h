@@ -51,16 +51,47 @@ static int fits(struct replay *r, Py_ssize_t k, PyObject *array, int *same) {
   return flags_of(p, array) == known->flags;
 }
 
+/* Sort the arguments by where they are: mostly they are in order, from the last call. */
+static void sort(struct replay *r) {
+  for (Py_ssize_t n = 1; n < r->count; n++) {
+    Py_ssize_t k = r->order[n], i = n;
+    for (; i && r->lows[r->order[i - 1]] > r->lows[k]; i--)
+      r->order[i] = r->order[i - 1];
+    r->order[i] = k;
+  }
+}
+
+/* Whether no array is passed twice: it would lie where it does, but be the same one. */
+static int are_others(const struct replay *r, PyObject *const *call) {
+  for (Py_ssize_t n = 1; n < r->count; n++)
+    for (Py_ssize_t i = n; i && r->lows[r->order[i - 1]] == r->lows[r->order[n]]; i--)
+      if (call[r->order[i - 1]] == call[r->order[n]])
+        return 0;
+  return 1;
+}
+
+/* Whether those that lie within others' places are as far behind as they were. */
+static int are_within(const struct replay *r) {
+  for (Py_ssize_t k = 0; k < r->count; k++) {
+    const struct argument *one = &r->arguments[k];
+    if (one->within >= 0 &&
+        r->lows[k] != r->lows[one->within] + (uint64_t)one->behind)
+      return 0;
+  }
+  return 1;
+}
+
 /* Whether the arguments share bytes with nothing, each other included. */
 static int are_apart(const struct replay *r) {
-  for (Py_ssize_t k = 0; k < r->count; k++) {
+  uint64_t reached = 0;
+  for (Py_ssize_t n = 0; n < r->count; n++) {
+    Py_ssize_t k = r->order[n], before = 0, above = r->others;
     uint64_t low = r->lows[k], end = low + r->arguments[k].length;
-    Py_ssize_t before = 0, above = r->others;
     if (low == end)
       continue;
-    for (Py_ssize_t j = 0; j < k; j++)
-      if (low < r->lows[j] + r->arguments[j].length && r->lows[j] < end)
-        return 0;
+    if (low < reached)
+      return 0;
+    reached = end;
     while (before < above) { /* the starts below the end */
       Py_ssize_t middle = (before + above) / 2;
       if (r->starts[middle] < end)
@@ -82,15 +113,6 @@ static int is_alone(const struct replay *r) {
          !r->pages->revoked;
 }
 
-/* Whether no array is passed twice: it would lie where it does, but be the same one. */
-static int are_others(const struct replay *r, PyObject *const *call) {
-  for (Py_ssize_t k = 1; k < r->count; k++)
-    for (Py_ssize_t j = 0; j < k; j++)
-      if (call[k] == call[j])
-        return 0;
-  return 1;
-}
-
 static int are_arguments_fit(struct replay *r, PyObject *const *call) {
   int same = 1;
   r->loose = 0;
@@ -98,7 +120,10 @@ static int are_arguments_fit(struct replay *r, PyObject *const *call) {
     if (!fits(r, k, call[k], &same))
       return 0;
   r->loose |= !same && !is_alone(r);
-  return same || (are_others(r, call) && are_apart(r));
+  if (same)
+    return 1;
+  sort(r);
+  return are_others(r, call) && are_within(r) && are_apart(r);
 }
 
 /* Whether a mask is without these pages, or has them all; one that did is known. */

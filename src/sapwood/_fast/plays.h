@@ -4,37 +4,31 @@
 
 #include "replay.h"
 
-/* Have the words of a node say where the arguments are; whether any said otherwise. */
-static int write_words(struct replay *r, Py_ssize_t node) {
+/* Have the words of a copy say where the arguments are; whether any said otherwise. */
+static int write_words(const struct replay *r, const struct copies *copy) {
   int stale = 0;
-  for (Py_ssize_t k = 0; k < r->count; k++)
-    for (Py_ssize_t w = 0; w < r->arguments[k].used; w++) {
-      struct word *word = &r->arguments[k].words[w];
-      if (word->node != node)
-        continue;
-      stale |= *word->at != r->lows[k];
-      word->before = *word->at;
-      *word->at = r->lows[k];
-    }
+  for (Py_ssize_t w = 0; w < copy->used; w++) {
+    struct word *word = &copy->words[w];
+    stale |= *word->at != r->lows[word->argument];
+    word->before = *word->at;
+    *word->at = r->lows[word->argument];
+  }
   return stale;
 }
 
-static void put_back(struct replay *r, Py_ssize_t node) {
-  for (Py_ssize_t k = 0; k < r->count; k++)
-    for (Py_ssize_t w = 0; w < r->arguments[k].used; w++)
-      if (r->arguments[k].words[w].node == node)
-        *r->arguments[k].words[w].at = r->arguments[k].words[w].before;
+static void put_back(const struct copies *copy) {
+  for (Py_ssize_t w = 0; w < copy->used; w++)
+    *copy->words[w].at = copy->words[w].before;
 }
 
 /* Set the nodes of copies to the arguments of this call; 0, or the driver's code. What
  * words say is what the driver knows: those of a node that it refuses are put back. */
 static int aim(struct replay *r) {
   for (Py_ssize_t n = 0; n < r->nodes; n++) {
-    int code = 0;
-    if (write_words(r, n))
-      code = r->set(r->exec, r->copies[n].node, r->copies[n].params);
+    const struct copies *copy = &r->copies[n];
+    int code = write_words(r, copy) ? r->set(r->exec, copy->node, copy->params) : 0;
     if (code) {
-      put_back(r, n);
+      put_back(copy);
       return code;
     }
   }

@@ -65,17 +65,15 @@ static inline uint64_t aligned(const struct probe *p, uint64_t address) {
   return address & (p->vector - 1) ? address & -address : p->vector;
 }
 
-/* What a look does not say, a bit each: whether an array requires grad, is a leaf, and
- * so on; -1 where that cannot be said. */
+/* What a look does not say, a bit each, of an attribute or of what is called with the
+ * array: whether it requires grad, is a leaf, and so on; -1 where that cannot be said.
+ */
 static inline int flags_of(const struct probe *p, PyObject *array) {
   int flags = 0;
   for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(p->flags); k++) {
     PyObject *kind = item(p->flags, k);
-    PyObject *value = PyObject_GetAttr(array, item(kind, 0)), *method = value;
-    if (value && item(kind, 1) == Py_True) {
-      value = PyObject_CallNoArgs(method);
-      Py_XDECREF(method);
-    }
+    PyObject *value = PyUnicode_Check(kind) ? PyObject_GetAttr(array, kind)
+                                            : PyObject_CallOneArg(kind, array);
     Py_XDECREF(value); /* if any: True or False */
     if (!value)
       return -1;
@@ -91,7 +89,7 @@ static inline int is_wanted(const struct probe *p, PyObject *array,
   PyObject *value;
   if (!p->grad)
     return 1;
-  value = PyObject_GetAttr(array, item(item(p->flags, 0), 0));
+  value = PyObject_GetAttr(array, item(p->flags, 0));
   Py_XDECREF(value);
   return value == (known->flags & 1 ? Py_True : Py_False);
 }

@@ -107,6 +107,7 @@ static void discard(PyObject *self) {
   struct replay *r = (struct replay *)self;
   PyObject_GC_UnTrack(self);
   free(r->arguments), free(r->lows), free(r->copies), free(r->makers), free(r->uses);
+  free(r->order), free(r->words);
   Py_XDECREF(r->live);
   Py_XDECREF(r->claimed);
   Py_XDECREF(r->rivalled);
@@ -135,16 +136,29 @@ PyTypeObject replay_type = {
     .tp_dealloc = discard,
 };
 
-/* (length, fixed, words), of words (node, where); false where these are too many. */
-static int read_argument(struct argument *arg, PyObject *from) {
-  PyObject *words = item(from, 2);
-  arg->length = number(from, 0), arg->fixed = item(from, 1) == Py_True;
-  arg->used = PyTuple_GET_SIZE(words);
-  for (Py_ssize_t w = 0; w < arg->used && w < WORDS; w++) {
-    arg->words[w].node = (Py_ssize_t)number(item(words, w), 0);
-    arg->words[w].at = (uint64_t *)number(item(words, w), 1);
+/* (length, fixed, words, within, behind), of words (node, where). */
+static void read_argument(struct argument *one, PyObject *from) {
+  one->length = number(from, 0), one->fixed = item(from, 1) == Py_True;
+  one->within = PyLong_AsSsize_t(item(from, 3));
+  one->behind = PyLong_AsLongLong(item(from, 4));
+}
+
+/* The words of each copy, of all arguments. */
+static void read_words(struct replay *r) {
+  struct word *next = r->words;
+  for (Py_ssize_t n = 0; n < r->nodes; n++) {
+    r->copies[n].words = next;
+    for (Py_ssize_t k = 0; k < r->count; k++) {
+      PyObject *words = item(item(at(r, GIVEN), k), 2);
+      for (Py_ssize_t w = 0; w < PyTuple_GET_SIZE(words); w++) {
+        if ((Py_ssize_t)number(item(words, w), 0) != n)
+          continue;
+        next->at = (uint64_t *)number(item(words, w), 1), next->argument = k;
+        next++;
+      }
+    }
+    r->copies[n].used = next - r->copies[n].words;
   }
-  return arg->used <= WORDS;
 }
 
 static void read_numbers(uint64_t *to, PyObject *from) {
@@ -228,7 +242,7 @@ static int read_state(struct replay *r) {
 
 /* Read the sizes of all parts, and make room for them; false with an error. */
 static int read_sizes(struct replay *r) {
-  size_t words;
+  size_t numbers, words = 1;
   for (int k = 0; k < PLACES; k++)
     r->parts[k] = item(r->spec, k);
   r->count = PyTuple_GET_SIZE(at(r, GIVEN));
@@ -239,40 +253,43 @@ static int read_sizes(struct replay *r) {
   r->kept = PyTuple_GET_SIZE(item(at(r, HELD), 0));
   r->alone = r->made == 1 && !r->bound && !PyTuple_GET_SIZE(at(r, PICKS)) &&
              Py_IsNone(item(at(r, SHAPE), 0));
-  words = (size_t)(r->count + 2 * r->others) + 1;
+  numbers = (size_t)(r->count + 2 * r->others) + 1;
+  for (Py_ssize_t k = 0; k < r->count; k++)
+    words += (size_t)PyTuple_GET_SIZE(item(item(at(r, GIVEN), k), 2));
   r->arguments = calloc((size_t)r->count + 1, sizeof *r->arguments);
   r->copies = calloc((size_t)r->nodes + 1, sizeof *r->copies);
-  r->lows = calloc(words, sizeof *r->lows);
+  r->lows = calloc(numbers, sizeof *r->lows);
+  r->order = calloc((size_t)r->count + 1, sizeof *r->order);
+  r->words = calloc(words, sizeof *r->words);
   r->makers = calloc((size_t)r->made + 1, sizeof *r->makers);
   r->uses = calloc((size_t)r->kept + 1, sizeof *r->uses);
   r->live = Py_NewRef(Py_None), r->claimed = Py_NewRef(Py_None);
   r->rivalled = Py_NewRef(Py_None);
-  if (r->arguments && r->copies && r->lows && r->makers && r->uses)
+  if (r->arguments && r->copies && r->lows && r->makers && r->uses && r->order &&
+      r->words)
     return 1;
   PyErr_NoMemory();
   return 0;
 }
 
-static int read_all(struct replay *r) {
-  int few = 1;
+static void read_all(struct replay *r) {
   r->starts = r->lows + r->count;
   r->ends = r->starts + r->others;
-  for (Py_ssize_t k = 0; k < r->count; k++)
-    few &= read_argument(&r->arguments[k], item(at(r, GIVEN), k));
+  for (Py_ssize_t k = 0; k < r->count; k++) {
+    read_argument(&r->arguments[k], item(at(r, GIVEN), k));
+    r->order[k] = k;
+  }
   read_native(r, at(r, NATIVE));
-  read_uses(r), read_makers(r);
+  read_words(r), read_uses(r), read_makers(r);
   read_numbers(r->starts, item(at(r, OTHERS), 0));
   read_numbers(r->ends, item(at(r, OTHERS), 1));
-  return few;
 }
 
 /* compile_replay(spec): what replays, or gives the sentinel, when it is called with a
- * call's arguments, and tells what it did. None where an argument is copied too often.
- */
+ * call's arguments, and tells what it did. */
 PyObject *compile_replay(PyObject *module, PyObject *args) {
   PyObject *spec;
   struct replay *r;
-  int few = 0;
   (void)module;
   if (!PyArg_ParseTuple(args, "O!", &PyTuple_Type, &spec))
     return NULL;
@@ -284,10 +301,10 @@ PyObject *compile_replay(PyObject *module, PyObject *args) {
     return NULL;
   r->call = called_again, r->spec = Py_NewRef(spec);
   if (read_sizes(r) && read_state(r))
-    few = read_all(r);
-  if (PyErr_Occurred() || !few) {
+    read_all(r);
+  if (PyErr_Occurred()) {
     Py_DECREF(r);
-    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    return NULL;
   }
   return (PyObject *)r;
 }

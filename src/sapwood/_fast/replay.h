@@ -5,7 +5,7 @@
 #include "probe.h"
 #include "state.h"
 
-enum { WORDS = 2, NOTES = 512, PASSED = 4 };
+enum { NOTES = 512, PASSED = 4 };
 
 /* What is at which place of the tuple. */
 enum place {
@@ -39,20 +39,23 @@ enum place {
   PLACES
 };
 
-struct word {
-  uint64_t *at, before;
-  Py_ssize_t node; /* whose parameters it is of */
-};
-
 struct argument {
   uint64_t length;
   int fixed;
-  Py_ssize_t used;
-  struct word words[WORDS]; /* of the copies in and back, where there are any */
+  Py_ssize_t within; /* the argument behind whose first byte it lies, or -1 */
+  long long behind;  /* so many bytes */
+};
+
+/* Where the parameters of a copy, in or back, say where an argument is. */
+struct word {
+  uint64_t *at, before;
+  Py_ssize_t argument;
 };
 
 struct copies {
   void *node, *params;
+  struct word *words;
+  Py_ssize_t used;
 };
 
 struct maker {
@@ -78,6 +81,8 @@ struct replay {
   long long epoch, writes;
   Py_ssize_t count, read, made, bound, others, kept;
   struct argument *arguments;
+  Py_ssize_t *order; /* the arguments, by where they were in the last call */
+  struct word *words;
   const struct probe *given, *seen; /* of the arguments, and of what is read */
   struct maker *makers;
   struct use *uses;

@@ -220,6 +220,36 @@ def test_compiled_training_agrees(rt, same, how, named):
     assert named([*one.parameters()])
 
 
+@pytest.mark.parametrize("chance", [0.0, 0.1])
+def test_compiled_attention_trains(alike, replayed, chance):
+    """Its seeds are on the host in a warm-up, and on the device in a capture."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def program(w):
+        torch.manual_seed(3)
+        parts = nn.Linear(32, 96).cuda()
+        look = functional.scaled_dot_product_attention
+
+        @torch.compile
+        def forward(x):
+            q, k, v = parts(x).view(2, 16, 3, 2, 16).permute(2, 0, 3, 1, 4)
+            return look(q, k, v, dropout_p=chance, is_causal=True)
+
+        def step(x):
+            parts.zero_grad()
+            with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+                loss = forward(x).square().sum()
+                loss.backward()
+            return loss.detach()
+
+        f = w.graph(step)
+        torch.manual_seed(5)
+        for _ in range(8):
+            yield f(w.values(2, 16, 32)), parts.weight.grad
+
+    replayed(alike(program), 3)
+
+
 def test_random_numbers_go_on(rt, same):
     """Compiled dropout differs between replays, and for one seed it is the same."""
     layer = nn.Linear(64, 64).cuda()

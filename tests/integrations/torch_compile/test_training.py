@@ -150,6 +150,72 @@ def test_dropout(alike):
     assert alike(program).replays >= 8
 
 
+class Attention(nn.Module):
+    """A head looks back at what came before."""
+
+    def __init__(self, dtype, chance):
+        super().__init__()
+        torch.manual_seed(3)
+        self.parts = nn.Linear(32, 96, device="cuda", dtype=dtype)
+        self.last, self.chance = nn.Dropout(0.1), chance
+
+    def forward(self, x):
+        parts = self.parts(x).view(2, 16, 3, 2, 16).permute(2, 0, 3, 1, 4)
+        looks = {"is_causal": True, "dropout_p": self.chance}
+        return self.last(functional.scaled_dot_product_attention(*parts, **looks))
+
+
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
+@pytest.mark.parametrize("chance", [0.0, 0.1])
+@pytest.mark.parametrize("kernel", ["math", "efficient", "flash", "cudnn"])
+def test_attention(alike, kernel, chance):
+    """Seeds are on the host outside of captures, where attention keeps little."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    backend = SDPBackend.MATH
+    if kernel != "math":
+        backend = getattr(SDPBackend, f"{kernel.upper()}_ATTENTION")
+    dtype = torch.bfloat16 if kernel in {"flash", "cudnn"} else torch.float32
+
+    def program(w):
+        model = Attention(dtype, chance)
+        f = w.compile(model)
+        torch.manual_seed(5)
+        for _ in range(10):
+            with sdpa_kernel(backend):
+                y = f(w.values(2, 16, 32, dtype=dtype))
+                y.square().sum().backward()
+            yield y, gradients(model)
+            model.zero_grad()
+
+    told = alike(program)
+    if kernel == "efficient" and chance:
+        assert any("seeds on the host" in why for why, _ in told.skipped)
+        assert not told.recordings
+    else:
+        assert told.replays >= 14
+
+
+def test_saved_views_of_one_tensor(alike):
+    """The backward takes several, and is played like another."""
+
+    def program(w):
+        model = nn.ModuleList(nn.Embedding(16, 8) for _ in range(4)).cuda()
+        f = w.compile(
+            lambda names: torch.cat(
+                [table(names[:, i]).sin() for i, table in enumerate(model)], -1
+            ).square()
+        )
+        for i in range(12):
+            names = torch.arange(16, device="cuda").view(4, 4).roll(i)
+            y = f(names)
+            y.sum().backward()
+            yield y, gradients(model)
+            model.zero_grad()
+
+    assert alike(program).replays >= 16
+
+
 def test_arguments_that_require_grad(alike):
     def program(w):
         f = w.compile(lambda x, y: (x * y).sin().sum(0))

@@ -45,6 +45,9 @@ class Listener(Protocol):
     def gave(self, results: Any) -> None:
         """Take note of what it returns."""
 
+    def refused(self, what: str, remedy: str) -> None:
+        """Take note of what no replay could repeat, and of what to do instead."""
+
     def compiling(self) -> None:
         """Take note that torch begins to compile; what this raises ends that."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -41,12 +41,9 @@ from sapwood.tree.watch.capturer import Undetached
 from sapwood.units import Addr
 
 _kinds = frozenset(KINDS)
-_FLAGS = (
-    ("requires_grad", False),
-    ("is_leaf", False),
-    ("is_conj", True),
-    ("is_neg", True),
-    ("is_inference", True),
+_FLAGS: Final[tuple[Any, ...]] = (
+    *("requires_grad", "is_leaf"),
+    *(torch.Tensor.is_conj, torch.Tensor.is_neg, torch.Tensor.is_inference),
 )
 _grad_enabled = torch.is_grad_enabled
 _strided = torch.strided

@@ -11,11 +11,16 @@ import torch
 from torch._dynamo.utils import counters
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from sapwood.integrations.torch.compiled import listeners
+from sapwood.integrations.torch.compiled import Listener, listeners
 from sapwood.integrations.torch.storages import tensor_over
 
 Compiled = Callable[[list[Any]], Sequence[Any]]
 """What torch has compiled: it takes its inputs in a list, which it empties."""
+
+_SEEDS: Final = (
+    "attention with dropout has its seeds on the host, for a backward that comes later",
+    "Compute attention in bfloat16, whose seeds are on the device, or without dropout",
+)
 
 _numbers: Final = itertools.count()
 
@@ -60,7 +65,7 @@ class Partition:
             for each in watchers:
                 stack.enter_context(each.region(self, given))
             writable = self._memory_of(given) if watchers else {}
-            results = self.run(given)
+            results = self._run(given, watchers)
             if writable:
                 # A replay copies its inputs. It would give the argument in whose memory
                 # a result lies as that is, which is not written then.
@@ -68,6 +73,33 @@ class Partition:
             for each in watchers:
                 each.gave(results)
         return results
+
+    def _run(self, inputs: list[Any], watchers: Sequence[Listener]) -> Sequence[Any]:
+        """Run what is compiled; give seeds that nobody reads where a capture has them.
+
+        Attention that keeps little memory returns its seeds on the host, but on the
+        device in a capture. Without dropout they say nothing.
+        """
+        place = next((x.device for x in inputs if _has_bytes(x) and x.is_cuda), None)
+        if not watchers or place is None or any(each.captures for each in watchers):
+            return self.run(inputs)
+        draws = torch.cuda.default_generators[place.index]
+        own = [each for each in inputs if isinstance(each, torch.Generator)]
+        before, drawn = draws.get_offset(), {x.initial_seed() for x in (draws, *own)}
+        results = self.run(inputs)
+        seeds = {i for i, each in enumerate(results) if _is_seed(each)}
+        read = seeds and (own or draws.get_offset() != before)
+        # Not by an operation, of which watchers would be told.
+        if read and any(int(results[i].numpy()) in drawn for i in seeds):
+            # In a backward that is not captured, an address of the device's would be
+            # taken for one of the host's.
+            for each in watchers:
+                each.refused(*_SEEDS)
+            return results
+        return [
+            torch.zeros((), dtype=torch.int64, device=place) if i in seeds else each
+            for i, each in enumerate(results)
+        ]
 
     def _say(self, inputs: Sequence[Any], *, recording: bool) -> None:
         """Tell torch's log and counters of a warm-up, or of a recording."""
@@ -164,6 +196,11 @@ def _apart(results: Sequence[Any], of: Collection[int]) -> Iterator[Any]:
             copies[theirs._cdata] = whole.clone().untyped_storage()
         look = tuple(each.shape), each.stride(), each.dtype
         yield tensor_over(*look, copies[theirs._cdata], each.storage_offset())
+
+
+def _is_seed(value: Any) -> bool:
+    is_host = isinstance(value, torch.Tensor) and value.device.type == "cpu"
+    return is_host and value.dtype is torch.int64 and not value.dim()
 
 
 def _has_bytes(value: Any) -> bool:

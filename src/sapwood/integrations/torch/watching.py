@@ -240,9 +240,13 @@ class Watcher(Mode):
         self._end(uses)
 
     def gave(self, results: Any) -> None:
-        """Note what a compiled graph returns."""
+        """Note what a compiled graph returns.
+
+        On the host are the seeds of attention's dropout, but in a capture.
+        """
         if not self.captures:
             self._made_now(results)
+            self._note_made(results)
 
     def _note_uses(self, uses: Uses) -> None:
         for storage, writes in uses:
@@ -303,7 +307,7 @@ class Watcher(Mode):
         given = kwargs or {}
         if isinstance(func, HigherOrderOperator):
             if not self._regions:
-                self._refused(
+                self.refused(
                     f"the operator {func.name()} runs functions of its own", _HIGHER
                 )
             with swapping() if func.name() == _DRAWS else nullcontext():
@@ -337,7 +341,7 @@ class Watcher(Mode):
         tensors, is_here = op.tensors(args, given), self._is_here
         here = [each for each in tensors if is_here(each[0])]
         if not all(map(is_dense, here)):
-            self._refused("a sparse or nested tensor is used", _DENSE)
+            self.refused("a sparse or nested tensor is used", _DENSE)
             return func(*args, **given)
         if self._may_read(op, args, given, tensors, here):
             return self._read(func, op, args, given)
@@ -460,17 +464,17 @@ class Watcher(Mode):
         """Say what no replay could repeat, before it is done."""
         if here and op.waits(args, given):
             name = op.packet.__name__
-            self._refused(f"a value is needed on the host ({name})", _HOST)
+            self.refused(f"a value is needed on the host ({name})", _HOST)
         elif here and op.enters:
-            self._refused("host data enters the device (torch.tensor)", _DATA)
+            self.refused("host data enters the device (torch.tensor)", _DATA)
         elif here and op.packet in _OTHERWISE and _goes_back(here):
             what, remedy = _FORMULA
-            self._refused(what.format(op.packet.__name__), remedy)
+            self.refused(what.format(op.packet.__name__), remedy)
         elif here and op.packet is _aten._cudnn_rnn_flatten_weight:
-            self._refused(*_FLATTENS)
+            self.refused(*_FLATTENS)
         elif here and op.packet is _aten._linalg_eigh:
             # It fails there, and once more in the next call of anybody's.
-            self._refused(*_EIGH)
+            self.refused(*_EIGH)
         elif op.copies:
             self._refuse_copy(op.packet, args, given)
         generator = given.get("generator") if given else None
@@ -487,7 +491,7 @@ class Watcher(Mode):
             draws_from(generator, self._thread)
         elif not is_known(generator, self._thread):
             # Torch would raise, and the capture would be spoilt.
-            self._refused(*_GENERATOR)
+            self.refused(*_GENERATOR)
 
     def _refuse_copy(
         self, packet: Any, args: tuple[Any, ...], given: Mapping[str, Any]
@@ -506,11 +510,11 @@ class Watcher(Mode):
             if self._is_made(given_tensor):
                 return
             what = f"host data enters the device (a tensor {text_of(given_tensor)})"
-            self._refused(what, _DATA)
+            self.refused(what, _DATA)
         else:
-            self._refused("a value is needed on the host (a copy)", _HOST)
+            self.refused("a value is needed on the host (a copy)", _HOST)
 
-    def _refused(self, what: str, remedy: str) -> None:
+    def refused(self, what: str, remedy: str) -> None:
         """Tell the session; in a compiled graph, at the line that it came from."""
         if self._regions and (self.session.prepares or self._tunes):
             # Kernels that were just compiled may tune themselves, and do so once. They
@@ -535,7 +539,7 @@ class Watcher(Mode):
         if made or tensor.device.type != "cpu":
             return
         what = f"a CPU tensor {text_of(tensor)} {does}, which no replay would repeat"
-        self._refused(what, remedy)
+        self.refused(what, remedy)
 
     def _made_here(
         self, op: Operation, tensors: list[tuple[Any, bool]], result: Any

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -152,11 +152,8 @@ def compiled(
         return None
     if not _is_plain(fast) or (lent := node.exec.lend()) is None:
         return None
-    words = [
-        tuple(lent.words.get(i + 1, ())) if i in node.aimed else ()
-        for i in range(len(given.lows))
-    ]
-    if any(i in node.aimed and not each for i, each in enumerate(words)):
+    words = {i: tuple(lent.words.get(i + 1, ())) for i in node.aimed}
+    if not all(words.values()):
         return None
     entry = lent.native
     nodes = tuple((each.node, each.params) for each in entry.copies)
@@ -171,7 +168,7 @@ def compiled(
     return native.compile_replay(
         (
             *(MISS, *conditions, *_deeds(fast, slots), numbers),
-            *(_which(node, len(words)), _rivals(fast)),
+            *(_which(node, len(given.lows)), _rivals(fast)),
         )
     )
 
@@ -193,12 +190,12 @@ def _is_plain(fast: FastReplay) -> bool:
 
 def _conditions(
     fast: FastReplay,
-    words: Sequence[tuple[tuple[int, int], ...]],
+    words: Mapping[int, tuple[tuple[int, int], ...]],
     probes: tuple[Probe, Probe],
 ) -> tuple[Any, ...]:
     """Return what must be as it was: `enum place` of C, from `STATE` on."""
     node, kept, device = fast.node, fast.kept, fast.recordings.device
-    fixed, first = {i for i, _ in node.fixed}, fast.is_first
+    first = fast.is_first
     lock = device.lock.acquire, device.lock.release, device.is_mine
     mine = Mask(node.clobbers & ~fast.own if kept else node.clobbers)
     return (
@@ -212,10 +209,7 @@ def _conditions(
         fast.stream,
         device.pages,
         (mine if first else 0, node.clobbers, int(node.writes)),
-        tuple(
-            (use.size * use.used, i in fixed, words[i])
-            for i, use in enumerate(node.places[: len(words)])
-        ),
+        _arguments(fast, words, len(probes[0].lows)),
         _besides(fast),
         fast.reads or node.ambient.program.read,
         probes,
@@ -224,6 +218,29 @@ def _conditions(
         (kept.count, tuple(kept.numbers), tuple(kept.others))
         if kept and first
         else (int, (), ()),
+    )
+
+
+def _arguments(
+    fast: FastReplay, words: Mapping[int, tuple[tuple[int, int], ...]], count: int
+) -> tuple[tuple[Any, ...], ...]:
+    """Return what is to be known of each argument: see `read_argument`.
+
+    One that lies in the place of another is to lie as far behind that as it did.
+    """
+    node, last_call = fast.node, fast.last_call
+    fixed = {i for i, _ in node.fixed}
+    behind = {i: (k, by) for i, k, by in last_call.within}
+    begins = last_call.begins if behind else range(count)
+    found = {k: i for i, k in enumerate(begins)}
+    return tuple(
+        (0, False, (), *behind[k])
+        if k in behind
+        else (
+            node.places[found[k]].size * node.places[found[k]].used,
+            *(found[k] in fixed, words.get(found[k], ()), -1, 0),
+        )
+        for k in range(count)
     )
 
 

@@ -94,6 +94,8 @@ class FastReplay(ReplayState):
         """
         if not cls.can_play(node) or (node.which and last_call.again):
             return None
+        if node.chain and last_call.within:
+            return None  # a part would take its arrays for places
         if isinstance(last_call.probe, LayoutProbe):
             return None  # there is no such thing in C
         made = cls(recordings, node, ambient, last_call)
@@ -205,16 +207,18 @@ class FastReplay(ReplayState):
 
         These are of a call that it fitted.
         """
-        node, lows = self.node, self.last_call.whereabouts(arrays)
+        node, last_call = self.node, self.last_call
+        lows = last_call.whereabouts(arrays)
         there, layouts = self._read(found), node.ambient.layouts
         carried = [storage.address for storage in self._carried()]
+        starts = [] if lows is None else last_call.starts(lows)
         besides = node.whereabouts.lows(found, layouts, self.recordings.integration)
         return (
             lows is not None
             and there is not None
             and [*given.lows] == [*lows]
-            and all(lows[i] == at for i, at in node.fixed if i < len(lows))
-            and not overlap(node, [*lows, *carried, *self.ambient_lows])
+            and all(starts[i] == at for i, at in node.fixed if i < len(starts))
+            and not overlap(node, [*starts, *carried, *self.ambient_lows])
             and self._are_those(arrays)
             and [*there.lows] == [*self.ambient_lows]
             and [*read.lows] == [*(besides or ())]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sapwood.tree.call.integration import Integration, Probe
-from sapwood.tree.call.signature import Arrays, Call, probe_of
+from sapwood.tree.call.signature import Arrays, Call, groups_of, probe_of
 from sapwood.tree.nests.containers import container_of, is_shared
 from sapwood.units import Addr
 
@@ -23,11 +23,13 @@ _PLAIN: Final = {bool, bytes, complex, float, int, str, type(None)}
 
 @dataclass(slots=True, eq=False)
 class LastCall:
-    """What a call looked like whose arrays have a storage each, or are one.
+    """What a call looked like.
 
     An array that is passed again is looked at once: ``firsts`` are the leaves that are
-    looked at, ``again`` the others, and the leaf that each is. ``flat``: all that is
-    passed is arrays, by position, each once.
+    looked at, ``again`` the others, and the leaf that each is. ``begins`` says which of
+    those arrays begins each place; ``within`` are those that share the storage of one,
+    that one, and how many bytes they begin behind it. ``flat``: all that is passed is
+    arrays, by position, each once.
     """
 
     integration: Integration
@@ -37,6 +39,8 @@ class LastCall:
     constants: Sequence[tuple[int, Any]]
     firsts: Sequence[int]
     again: Sequence[tuple[int, int]]
+    begins: Sequence[int]
+    within: Sequence[tuple[int, int, int]]
     sharing: Any
     probe: Probe
     lows: Sequence[Addr]
@@ -53,8 +57,6 @@ class LastCall:
         pairs = [*zip(seen.positions, (seen.positions[k] for k in twins), strict=True)]
         firsts = [i for i, k in pairs if i == k]
         given = seen.given
-        if len(firsts) != len(given.storages):
-            return None  # some are views of one storage
         if any(type(x) not in _PLAIN for _, x in constants):
             return None
         if not _are_apart(seen.structure, arrays):
@@ -64,7 +66,10 @@ class LastCall:
             return None
         layouts = [parts[i] for i in firsts]
         probe = probe_of([seen.leaves[i] for i in firsts], layouts, integration)
-        if probe is None or [*probe.lows] != [*given.lows]:
+        if probe is None:
+            return None
+        begins, within = _placed(given, [firsts.index(k) for _, k in pairs])
+        if [probe.lows[k] for k in begins] != [*given.lows]:
             return None
         again = [pair for pair in pairs if pair[0] != pair[1]]
         return cls(
@@ -75,6 +80,8 @@ class LastCall:
             constants,
             firsts,
             again,
+            begins,
+            within,
             given.sharing,
             probe,
             probe.lows,
@@ -99,8 +106,7 @@ class LastCall:
         if given is None:
             return None
         if self.again:
-            every = [leaves[i] for i in self.positions]
-            given = given._replace(arrays=every, sharing=self.sharing)
+            given = given._replace(arrays=[leaves[i] for i in self.positions])
         return Call(
             self.key, leaves, self.structure, self.positions, given, args, kwargs
         )
@@ -152,15 +158,43 @@ class LastCall:
             self.integration.refuse(array)
         return lows
 
+    def starts(self, lows: Sequence[Addr]) -> Sequence[Addr]:
+        """Return where each place begins, of arrays that begin at ``lows``."""
+        return [lows[k] for k in self.begins] if self.within else lows
+
     def given(self, arrays: Sequence[Any], lows: Sequence[Addr]) -> Arrays | None:
-        """Return arrays with their storages; None where two of them share one.
+        """Return arrays with their places; None where they share other storages.
 
         Raises `StaleOutput` for an array that was revoked.
         """
-        storages = [self.integration.look(x).checked().storage for x in arrays]
+        every = [self.integration.look(x).checked().storage for x in arrays]
+        storages = [every[k] for k in self.begins] if self.within else every
         if lows is not self.lows and len(set(storages)) < len(storages):
             return None
-        return Arrays(arrays, storages, lows, None)
+        if any(
+            every[i] is not every[k] or lows[i] - lows[k] != behind
+            for i, k, behind in self.within
+        ):
+            return None
+        return Arrays(arrays, storages, self.starts(lows), self.sharing)
+
+
+def _placed(
+    given: Arrays, numbers: Sequence[int]
+) -> tuple[list[int], list[tuple[int, int, int]]]:
+    """Return the arrays that begin each place, and those that lie in the place of one.
+
+    ``numbers`` are those by which arrays are known here, of each of the call's.
+    """
+    begins: list[int] = []
+    within: dict[int, tuple[int, int, int]] = {}
+    for group, offsets in groups_of(given):
+        first = numbers[group[offsets.index(0)]]
+        begins.append(first)
+        for i, behind in zip(group, offsets, strict=True):
+            if numbers[i] != first:
+                within[numbers[i]] = numbers[i], first, behind
+    return begins, [*within.values()]
 
 
 def _are_apart(structure: Any, arrays: AbstractSet[int]) -> bool:
