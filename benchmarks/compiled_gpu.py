@@ -4,11 +4,13 @@ All columns run the same code of Inductor's, deterministic, so that all are to b
 bit for bit. Host and total are microseconds of a call, medians of interleaved rounds;
 *empty* is the same compiled call whose partitions give what they gave once, at no work:
 what remains is Dynamo's, autograd's and the caller's own. *Memory* is what a column has
-added to what the device has in use, *first* the seconds until its third call is over.
+added to what torch and Sapwood have of the device, *first* the seconds until its third
+call is over.
 
 Run it by path for a table; ``--out`` keeps the figures as compiled.json, by default in
-$OUT. Code that is in torch's cache is compiled quickly: run all rows at once beforehand,
-each with ``--rounds 0``, and measure then.
+$OUT. Code that is in torch's cache is compiled quickly: run each row beforehand, all at
+once, with ``--rounds 0``, and measure then. Each of those processes knows best what
+memory its row takes, which nothing before it has left to it.
 """
 
 from __future__ import annotations
@@ -303,7 +305,7 @@ def column(name: str, row: Make) -> Figures:
     before, began = in_use(), time.perf_counter()
     made = backend._runtime(0).stats().recordings  # noqa: SLF001
     with wrapping(wraps.get(name)):
-        run = row(lambda fn: torch.compile(fn, **how))
+        run = row(lambda fn, **more: torch.compile(fn, **how, **more))
         seen = []
         for i in range(12):
             torch.compiler.cudagraph_mark_step_begin()
@@ -330,11 +332,12 @@ def leaves(found: Any) -> list[Any]:
 
 
 def in_use() -> int:
-    """Return how many MiB of the device are in use."""
+    """Return how many MiB of the device torch has, and Sapwood."""
     gc.collect()
     torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info()
-    return (total - free) >> 20
+    ours = backend._runtime(0).memory_stats()  # noqa: SLF001
+    mapped = (ours["pages.mapped"] + ours["heap.pages"]) * ours["page.bytes"]
+    return int(torch.cuda.memory_reserved() + mapped) >> 20
 
 
 def measured(row: Make, seconds: int, rounds: int) -> Figures:
@@ -361,14 +364,9 @@ def measured(row: Make, seconds: int, rounds: int) -> Figures:
             torch.cuda.synchronize()
             total = time.perf_counter() - start
             samples[name].append((host / count * 1e6, total / count * 1e6))
-    if not rounds:
-        return {}
     return {
         name: {
-            "host": median(host for host, _ in samples[name]),
-            "total": median(total for _, total in samples[name]),
-            "spread": max(t for _, t in samples[name])
-            - min(t for _, t in samples[name]),
+            **times(samples[name]),
             "memory": made[name]["memory"],
             "first": made[name]["first"],
             "recordings": made[name]["recordings"],
@@ -379,6 +377,13 @@ def measured(row: Make, seconds: int, rounds: int) -> Figures:
         }
         for name in COLUMNS
     }
+
+
+def times(samples: list[tuple[float, float]]) -> Figures:
+    """Return host and total microseconds, and how far the latter spread."""
+    hosts, totals = zip(*samples, strict=True) if samples else ((0.0,), (0.0,))
+    spread = max(totals) - min(totals)
+    return {"host": median(hosts), "total": median(totals), "spread": spread}
 
 
 def main() -> None:
