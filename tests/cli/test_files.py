@@ -145,6 +145,11 @@ def test_files_that_are_no_arrays_are_told(saved, tmp_path, capsys):
         with (tmp_path / name).open("wb") as file:
             told = {"descr": "<f8", "fortran_order": False, "shape": (size,)}
             np.lib.format.write_array_header_1_0(file, told)
+    np.save(tmp_path / "whole.npy", np.ones(2))
+    whole = (tmp_path / "whole.npy").read_bytes()
+    (tmp_path / "header.npy").write_bytes(whole.replace(b")", b" "))
+    (tmp_path / "keys.npy").write_bytes(whole.replace(b"'descr'", b"[1,2,3]"))
+    (tmp_path / "whole.npy").unlink()
     for name in ("missing.npy", *sorted(path.name for path in tmp_path.iterdir())):
         assert main(["run", saved, "--input", str(tmp_path / name)]) == 2
         assert f"{name} " in capsys.readouterr().err

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -392,6 +392,31 @@ def test_dataclasses_and_named_tuples(same, framework):
         return model, pair, Frozen(Pair(w.values(1), 2), {})
 
     same(f, make)
+
+
+class Batch(namedtuple("Batch", "x rate")):  # noqa: PYI024 - such are meant
+    """One that has a ``__dict__``, as classes that derive from named tuples do."""
+
+
+def test_named_tuples_with_attributes(rt):
+    """What is set on one comes with it, passed and returned."""
+
+    @rt.graph
+    def fn(batch):
+        made = Batch(batch.x * getattr(batch, "weight", 1.0), batch.rate)
+        made.extra = batch.x + 1
+        return made
+
+    for n in range(8):
+        batch = Batch(rt.array(np.arange(2.0) + n), 3)
+        if n % 4 != 3:
+            batch.weight = 5.0
+        found, x = fn(batch), np.arange(2.0) + n
+        assert type(found) is Batch
+        assert np.asarray(found.x).tolist() == (x * (1 if n % 4 == 3 else 5)).tolist()
+        assert np.asarray(found.extra).tolist() == (x + 1).tolist()
+        assert found.rate == 3
+    assert fn.stats().replays >= 3
 
 
 @pytest.mark.every_framework

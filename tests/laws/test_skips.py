@@ -484,7 +484,7 @@ def test_calls_that_never_come_again_are_watched_ever_more_rarely(rt, raises):
                 assert np.array_equal(np.asarray(f(x)), np.arange(3.0) * i)
         told += [each.message for each in warned]
     assert len(told) == 1
-    assert "of the last 256 calls was" in told[0].what
+    assert "256 calls more were" in told[0].what
     assert f.stats().warmups <= 256 + 3 * 8
     assert f.stats().passed_through >= 1500 - 256 - 4 * 8
     assert state["seen"] == 1500 * raises
@@ -637,3 +637,69 @@ def test_many_skipped_calls_and_what_ends(rt):
     rt.close()
     with pytest.raises(sw.MisuseError, match="closed"):
         f(x)
+
+
+def _watched(f, calls):
+    """Return how many of some calls, each with its own arguments, were watched."""
+    before = f.stats().warmups
+    for args in calls:
+        f(*args)
+    return f.stats().warmups - before
+
+
+@pytest.mark.filterwarnings(SKIP)
+@pytest.mark.parametrize("alike", [0, 20, 5])
+def test_values_that_are_new_but_now_and_then_are_not_watched_for_ever(rt, alike):
+    """A rate that changes in each step, and evaluations in between."""
+    x = rt.array(np.arange(3.0))
+    f = rt.graph(lambda x, rate: x * rate)
+    calls = [(x, 0.5 if alike and not n % alike else n + 1.0) for n in range(1, 3001)]
+    for args in calls[:600]:
+        assert np.asarray(f(*args)).tolist() == [k * args[1] for k in range(3)]
+    assert _watched(f, calls[600:]) < 300
+
+
+@pytest.mark.filterwarnings(SKIP)
+def test_values_that_mostly_come_again_are_recorded_for_ever(rt):
+    """However many there were that did not."""
+    x = rt.array(np.arange(3.0))
+    f = rt.graph(lambda x, rate: x * rate)
+    for n in range(1, 1500):
+        f(x, 0.5 if n % 3 else float(n))
+    before = f.stats().replays
+    for _ in range(10):
+        f(x, 0.5)
+    assert f.stats().replays == before + 10
+
+
+def test_methods_of_objects_that_go_at_once(rt):
+    """They are plain by and by, which is said; those of one that stays are recorded."""
+
+    class Vector:
+        def __init__(self, x):
+            self.x = x
+
+        @rt.graph
+        def scaled(self, by):
+            return self.x * by
+
+    x = rt.array(np.arange(3.0))
+
+    def objects(count):
+        for _ in range(count):
+            yield Vector(x)
+
+    with pytest.warns(sw.GraphSkipWarning, match="gone, one after another") as told:
+        plain = [
+            not hasattr(each.scaled, "stats")
+            for each in objects(200)
+            if each.scaled(2.0) is not None
+        ]
+    assert len(told) == 1
+    assert sum(plain) > 100
+    replayed = 0
+    for stays in objects(400):
+        for _ in range(6):
+            assert np.asarray(stays.scaled(2.0)).tolist() == [0.0, 2.0, 4.0]
+        replayed += hasattr(stays.scaled, "stats") and stays.scaled.stats().replays
+    assert replayed > 100

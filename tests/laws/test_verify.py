@@ -300,3 +300,14 @@ def test_a_verified_replay_adds_what_plain_calls_add(agree, n):
             assert f.stats().replays >= 8
 
     agree(program)
+
+
+def test_an_array_of_another_runtime_is_left_alone(rt):
+    """It can be reached, and no recording uses it."""
+    with sw.Runtime("emulated") as other:
+        slots = type("Slots", (), {})()
+        slots.w, slots.theirs = rt.array(np.ones(2)), other.array(np.ones(2)) + 1.0
+        f = rt.graph(lambda x: x * slots.w * slots.theirs.size, verify=1)
+        for n in range(6):
+            assert np.asarray(f(rt.array([1.0, n]))).tolist() == [2.0, 2.0 * n]
+        assert f.stats().replays >= 3

@@ -177,6 +177,33 @@ def test_methods_and_objects_of_their_own(rig):
     assert one.scaled.__wrapped__(x) is not None
 
 
+def test_bound_methods_are_like_plain_ones(rig):
+    """Equal, with a hash, held weakly, and with the attributes of the function."""
+    x = numbers(rig)
+
+    class Model:
+        @rig.runtime.graph
+        def scaled(self, x, by=2.0):
+            """Scale it."""
+            return x * by
+
+    one, two = Model(), Model()
+    hooks = [one.scaled]
+    assert one.scaled == one.scaled
+    assert one.scaled not in {two.scaled, Model.scaled}
+    assert {one.scaled: 1}[one.scaled] == 1
+    hooks.remove(one.scaled)
+    assert not hooks
+    assert weakref.WeakMethod(one.scaled)() == one.scaled
+    assert one.scaled.__self__ is one
+    assert told(one.scaled.__func__(one, x)) == told(Model.scaled(self=one, x=x))
+    assert one.scaled.__name__ == "scaled"
+    assert Model.scaled.__code__.co_varnames == ("self", "x", "by")
+    assert one.scaled.__defaults__ == (2.0,)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = one.scaled.nothing
+
+
 def test_it_looks_like_the_function(rig):
     """Its name, signature, text and what else there is to look at."""
     x = numbers(rig)

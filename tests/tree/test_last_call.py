@@ -163,3 +163,12 @@ def test_revoked_arrays_are_refused(rt):
     last_call = _last_call(rt, x)
     with rt.step(), pytest.raises(sw.StaleOutput):
         last_call.recognise((x,), {})
+
+
+def test_nothing_in_the_place_of_an_array_that_is_gone(rt):
+    """A reference to it gives None as well."""
+    f = rt.graph(lambda z=None: 0 if z is None else z * 2, fullgraph=True)
+    for passed in "XX.XXX.XXX.XXXX.":
+        found = f(rt.array(np.ones(2)) if passed == "X" else None)
+        assert found == 0 if passed == "." else np.asarray(found).tolist() == [2.0] * 2
+    assert f.stats().replays >= 6

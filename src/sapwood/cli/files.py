@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from tokenize import TokenError
+from typing import Any, Final
 from zipfile import BadZipFile
 
 import numpy as np
@@ -130,6 +131,13 @@ def _split(inputs: Sequence[str]) -> tuple[dict[str, Any], list[Any]]:
     return named, unnamed
 
 
+_NO_ARRAY: Final = (
+    *(ArithmeticError, BadZipFile, EOFError, MemoryError, SyntaxError, TokenError),
+    *(TypeError, ValueError),
+)
+"""What NumPy raises for damaged files: headers are text of Python's, for one."""
+
+
 def _read(path: str) -> Any:
     try:
         with (
@@ -137,7 +145,7 @@ def _read(path: str) -> Any:
             Path(path).open("rb") as file,
         ):
             found = np.load(file, allow_pickle=False)
-    except (ArithmeticError, BadZipFile, EOFError, MemoryError, ValueError) as error:
+    except _NO_ARRAY as error:
         raise MisuseError(
             f"{path} is no array in a .npy file, or larger than memory. Write one, "
             "with numpy.save"

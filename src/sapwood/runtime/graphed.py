@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from sapwood import _fast, knobs
 from sapwood._fast.state import CallState
@@ -138,6 +138,46 @@ def _names(given: Sequence[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
+class _Fleeting:
+    """Objects that go before a call of theirs was replayed, one after another.
+
+    After `_FLEETING` of them, the methods of as many new ones are plain, and then of
+    twice as many: what would record a call takes longer than that.
+    """
+
+    def __init__(self) -> None:
+        self._vain, self._left, self._pause = 0, 0, _FLEETING
+
+    def gone(self, replayed: bool) -> None:
+        """Note that an object is gone. Called anywhere: finalisers do nothing else."""
+        self._vain = 0 if replayed else self._vain + 1
+        if replayed:
+            self._pause = _FLEETING
+        elif self._vain >= _FLEETING:
+            self._vain, self._left = _FLEETING - _TRIED, self._pause
+            self._pause = min(2 * self._pause, _PLAIN_AT_MOST)
+
+    def passes(self) -> bool:
+        """Return whether the next new object's method is plain; count it then."""
+        if self._left <= 0:
+            return False
+        self._left -= 1
+        return True
+
+
+_FLEETING: Final = 64
+_TRIED: Final = 4
+_PLAIN_AT_MOST: Final = 1 << 14
+_GO_SOON: Final = CaptureError(
+    f"{_FLEETING} objects were gone, one after another, before a call of theirs could "
+    "be replayed",
+    remedy="Keep the objects, or graph a function that takes what is in them",
+)
+_OF_FUNCTIONS: Final = frozenset(
+    {"__closure__", "__code__", "__defaults__", "__globals__", "__kwdefaults__"}
+)
+
+
 class Graphed(CallState):
     """A function whose calls are recorded once and replayed.
 
@@ -159,8 +199,9 @@ class Graphed(CallState):
         self._fast_replays = self._on = None
         self._source: Source | None = None
         self._bound: dict[int, tuple[weakref.ref[Any], Graphed]] = {}
+        self._fleeting = _Fleeting()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if _is_traced() or session.current() is not None or _disabled.get():
             return self._target()()(*args, **kwargs)
         runner = self._runner
@@ -173,7 +214,7 @@ class Graphed(CallState):
                 return result
         return runner.call(args, kwargs)
 
-    def _missed(self, *args: Any, **kwargs: Any) -> Any:
+    def _missed(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.runner().call(args, kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -181,29 +222,53 @@ class Graphed(CallState):
             return self
         if _is_traced():
             return functools.partial(self.__wrapped__, instance)
+        try:
+            known = id(instance) in self._bound or self._options.fullgraph
+            if known or not self._fleeting.passes():
+                return Bound(self, instance)
+            error = _GO_SOON
+        except CaptureError as caught:
+            if self._options.fullgraph:
+                raise
+            error = caught
+        warn(self._options, error)
+        return types.MethodType(self.__wrapped__, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OF_FUNCTIONS:
+            return getattr(self.__wrapped__, name)
+        raise AttributeError(
+            f"{type(self).__name__!r} object has no attribute {name!r}"
+        )
+
+    def method_of(self, instance: Any) -> Graphed:
+        """Return what an object's calls are recorded by.
+
+        Raises `CaptureError` where the object cannot be referred to weakly.
+        """
         held = self._bound.get(id(instance))
         if held is not None and held[0]() is instance:
-            return Bound(held[1], instance, self)
-        return self._bind(instance)
-
-    def _bind(self, instance: Any) -> Bound | types.MethodType:
+            return held[1]
         key, method = id(instance), types.MethodType(self.__wrapped__, instance)
         try:
-            gone = weakref.ref(instance, lambda _: self._bound.pop(key, None))
+            gone = weakref.ref(instance, lambda _: self._lost(key))
         except TypeError:
-            error = CaptureError(
+            raise CaptureError(
                 f"{type(instance).__qualname__} has __slots__ without __weakref__, so "
                 "that no recordings can be kept for its objects",
                 remedy="Add __weakref__ to its __slots__, or say "
                 "dataclass(slots=True, weakref_slot=True)",
-            )
-            if self._options.fullgraph:
-                raise error from None
-            warn(self._options, error)
-            return method
+            ) from None
         bound = _Method(method, self._options, self._runtime)
         self._bound[key] = (gone, bound)
-        return Bound(bound, instance, self)
+        return bound
+
+    def _lost(self, key: int) -> None:
+        """Forget an object that is gone; note whether a call of its was replayed."""
+        _, bound = self._bound.pop(key, (None, None))
+        runner = None if bound is None else bound._runner  # noqa: SLF001
+        if runner is not None:
+            self._fleeting.gone(runner.has_replayed())
 
     def runner(self) -> Runner:
         """Return what runs this function on its runtime."""
@@ -217,7 +282,7 @@ class Graphed(CallState):
         fn = self.__wrapped__
         return lambda: fn
 
-    def warm(self, *args: Any, **kwargs: Any) -> None:
+    def warm(self, /, *args: Any, **kwargs: Any) -> None:
         """Warm up and record for such arguments now; arrays are left as they are.
 
         Does nothing where a call would run the plain function: inside a graphed
@@ -299,14 +364,30 @@ _take_calls()
 
 
 class Bound:
-    """A graphed method of one object, which it keeps alive as a method does."""
+    """A graphed method of one object, which it keeps alive as a method does.
 
-    __slots__ = ("__self__", "_method", "_of")
+    It is equal to another of the same function and object, has the function's
+    attributes, and is made like a method, as `weakref.WeakMethod` does.
+    """
 
-    def __init__(self, method: Graphed, instance: Any, of: Graphed) -> None:
-        self._method, self.__self__, self._of = method, instance, of
+    __slots__ = ("__func__", "__self__", "_method")
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __init__(self, of: Graphed, instance: Any) -> None:
+        self.__func__, self.__self__ = of, instance
+        self._method = of.method_of(instance)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Bound):
+            return NotImplemented
+        return self.__func__ is other.__func__ and self.__self__ is other.__self__
+
+    def __hash__(self) -> int:
+        return hash((id(self.__self__), self.__func__))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__func__, name)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._method(*args, **kwargs)
 
     @property
@@ -318,7 +399,7 @@ class Bound:
         """Return what runs this method on its runtime."""
         return self._method.runner()
 
-    def warm(self, *args: Any, **kwargs: Any) -> None:
+    def warm(self, /, *args: Any, **kwargs: Any) -> None:
         """Warm up and record for such arguments now; arrays are left as they are."""
         self._method.warm(*args, **kwargs)
 
@@ -335,7 +416,8 @@ class Bound:
 
     def __deepcopy__(self, last_call: dict[int, Any]) -> Graphed | Bound:
         """Return the method of a copy of the object."""
-        found: Graphed | Bound = self._of.__get__(deepcopy(self.__self__, last_call))
+        of = self.__func__
+        found: Graphed | Bound = of.__get__(deepcopy(self.__self__, last_call))
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:

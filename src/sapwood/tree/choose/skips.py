@@ -43,9 +43,9 @@ _GUARDED: Final = 4
 
 _NEW: Final = 256
 _TRIES: Final = 8
-"""After so many calls in a row that were watched, and of which none was recorded or
-replayed, as many run eagerly, and twice as many each time that some tries more are
-watched in vain: to watch one takes longer than it does."""
+"""After so many more calls that were watched than were replayed, and none recorded, as
+many run eagerly, and twice as many each time that some tries more are watched in vain:
+to watch one takes longer than it does, and a replay spares less than that."""
 
 _FRUITLESS: Final = 16
 """After so many recordings of calls that look alike, of which none was replayed, as
@@ -70,7 +70,7 @@ _SAME: Final = (
     "changes, such as a step or a rate, as an array"
 )
 _UNRECORDED: Final = (
-    f"each of the last {_NEW} calls was watched, and none could be recorded: they "
+    f"{_NEW} calls more were watched than replayed, and none could be recorded: they "
     "raise, or leave things otherwise than they were"
 )
 _VAIN: Final = "recordings are made of it again and again, and none is ever replayed"
@@ -131,6 +131,11 @@ class _Fruitless:
         self._done, self._pause, self.left = 0, most, 0
         self.reason = ""
         self.untold: CaptureError | None = None
+
+    def spared(self, replays: int) -> None:
+        """Take note of how many replays there were by now: each makes up for one."""
+        self._done = max(self._done + self.replays - replays, 0)
+        self.replays = replays
 
     def again(self) -> bool:
         """Count one more; return whether the next calls run eagerly."""
@@ -220,11 +225,12 @@ class Skips(SkipsState):
         and ``differs`` says in what. Where no such call ever comes again, or each
         raises, the user is told once, and the next ones run eagerly.
         """
-        if self._strange.replays != replays:
+        if replays - self._strange.replays >= _NEW:
             self._strange = _Fruitless(replays, _NEW, _TRIES)
+        self._strange.spared(replays)
         if not self._strange.again():
             return
-        what = f"each of the last {_NEW} calls was the first of its kind"
+        what = f"{_NEW} calls more were the first of their kind than were replayed"
         what = f"{what}{differs and f': {differs}'}" if new else _UNRECORDED
         error = CaptureError(what, remedy=_SAME)
         self.warn(error)

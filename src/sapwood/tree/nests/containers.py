@@ -14,6 +14,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from enum import Enum
 from functools import partial
+from itertools import chain
 from types import BuiltinMethodType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
@@ -293,6 +294,19 @@ def keys_of(value: dict[Any, Any]) -> Any:
         if type(key) is not str:
             return kinds.Context(tuple(map(constant_key, keys)), keys)
     return keys
+
+
+def kept_besides(structure: Any) -> list[Any]:
+    """Return what a structure holds as it is, but for strings: keys of dicts above all.
+
+    Where that are arrays, each nest that is put together has the very same ones.
+    """
+    if structure is None or type(structure) is int:
+        return []
+    _, rest, folded = structure
+    parts = rest if type(rest) is tuple else (rest,)
+    found = [each.context for each in parts if type(each) is kinds.Context]
+    return [*found, *chain.from_iterable(map(kept_besides, folded))]
 
 
 def plain_keys(keys: Any) -> tuple[Any, ...]:

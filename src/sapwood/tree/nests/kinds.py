@@ -236,7 +236,10 @@ def _subclass_parts(cls: type, frozen: Callable[[Any], Hashable]) -> Container |
 
     def labels(cls: Any, rest: Any, count: int) -> Iterable[str]:
         items, names = rest.context[1:]
-        return [*indices(cls, None, items), *(f".{name}" for name in names)][:count]
+        first = indices(cls, None, items)
+        if built_in is tuple and len(getattr(cls, "_fields", ())) == items:
+            first = [f".{name}" for name in cls._fields]
+        return [*first, *(f".{name}" for name in names)][:count]
 
     return Container(parts, put_together, labels, portable=False)
 
@@ -266,7 +269,8 @@ def kind_of(cls: type, frozen: Callable[[Any], Hashable]) -> Container | None:
         return _dataclass_parts(cls)
     if not built_in:
         return None
-    if issubclass(cls, tuple) and hasattr(cls, "_make") and hasattr(cls, "_fields"):
+    named = issubclass(cls, tuple) and hasattr(cls, "_make") and hasattr(cls, "_fields")
+    if named and not (cls.__dictoffset__ or slots_of(cls.__mro__)):
         return _NAMED_TUPLE
     known = _subclass_parts(cls, frozen)
     if known is None:

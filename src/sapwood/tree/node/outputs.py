@@ -325,7 +325,7 @@ def keeping(
         if any(
             integration.is_array(each)
             and integration.look(each).storage.address in lost
-            for each in _near(value)
+            for each in near(value)
         ):
             name = type(value).__name__
             return CaptureError(
@@ -337,8 +337,8 @@ def keeping(
     return None
 
 
-def _near(value: Any) -> Iterator[Any]:
-    """Yield what an object holds, the nearest first."""
+def near(value: Any) -> Iterator[Any]:
+    """Yield an object, and what it holds, the nearest first."""
     found, seen = [value], {id(value)}
     for each in found:
         yield each

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import UnionType
@@ -24,9 +24,15 @@ from sapwood.tree.guards.changes import (
     Repeated,
     undo_bound,
 )
-from sapwood.tree.nests.containers import constant_key, refilled, taken_apart
+from sapwood.tree.nests.containers import (
+    Structure,
+    constant_key,
+    kept_besides,
+    refilled,
+    taken_apart,
+)
 from sapwood.tree.node.objects import ARRAY, fresh
-from sapwood.tree.node.outputs import Outputs
+from sapwood.tree.node.outputs import Outputs, near
 from sapwood.tree.record.host_data import lasting
 from sapwood.tree.record.staging import SlotStandIns
 from sapwood.tree.watch.session import Raised, Session, Unready
@@ -265,6 +271,24 @@ def also_returned(
                 f"the function returns what it keeps, {items[id(each)]}, and a "
                 "replay would make two of it",
                 remedy="Return a copy of it",
+            )
+    return None
+
+
+def keyed(
+    nests: Iterable[Structure], is_array: Callable[[Any], bool], reads: Sequence[Array]
+) -> CaptureError | None:
+    """Return an error of a container that has an array for a key.
+
+    One that the function ``reads`` by a name is the same in each call.
+    """
+    known = set(map(id, reads))
+    for kept in map(kept_besides, nests):
+        if any(is_array(each) and id(each) not in known for each in near(kept)):
+            return CaptureError(
+                "an array is a key of a dict that the function gives, and no replay "
+                "would make that anew",
+                remedy="Return pairs of them, or have a name of each for the key",
             )
     return None
 

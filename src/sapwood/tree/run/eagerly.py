@@ -21,7 +21,7 @@ from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.skips import Skips
 from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import Survey, Surveyor, changes, kept_states
-from sapwood.tree.nests.containers import arrays_in, taken_apart
+from sapwood.tree.nests.containers import arrays_in, kept_besides, taken_apart
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.objects import told
 from sapwood.tree.node.outputs import analyse
@@ -165,7 +165,7 @@ class Eagerly:
         Some raises for that alone. Then the call has strayed: nothing of it counts.
         """
         device, integration = self.recordings.device, self.recordings.integration
-        reached, bind = reachable(call, before, integration), self.parameters.bind
+        reached, bind = reachable(call, before, self.recordings), self.parameters.bind
         arguments = partial(bind, call.args, call.kwargs)
         begun = Begun(device, reached, None, arguments, most=_ANY)
         begun.watch((call.args, call.kwargs), (), (), integration, few=True)
@@ -204,6 +204,7 @@ class Eagerly:
         """Return what a warm-up found that no replay could repeat."""
         capturer = self.recordings.capturer
         error = watching.unrecordable or taking.endless(watched.result, self._is_array)
+        error = error or self._keyed(watched.result, live, before)
         error = error or lasting(watching)
         if error is None and not watching.prepares:
             repeats = self._repeats(watching, live, before)
@@ -215,6 +216,19 @@ class Eagerly:
             # Refused now: when a capture finds it, eager regions have already run.
             error = capturer.refusal(watched.result, histories)
         return error
+
+    def _keyed(
+        self, result: Any, live: Rehearsed, before: Survey
+    ) -> CaptureError | None:
+        """Refuse arrays that are keys of what a call returns, binds or appends."""
+        items = (
+            each.item for each in live.changes if isinstance(each, changes.Repeated)
+        )
+        nests = [taken_apart(result, self._is_array)[1]]
+        nests += [each.structure for each in items if each is not None]
+        if not any(map(kept_besides, nests)):
+            return None
+        return taking.keyed(nests, self._is_array, before.arrays())
 
     def _repeats(
         self, watching: Session, live: Rehearsed, before: Survey

@@ -201,7 +201,7 @@ class Making:
         try:
             order = self._order(unfound, step)
             arrays = [*call.given.arrays, *before.arrays()]
-            reached = reachable(call, before, self.recordings.integration)
+            reached = reachable(call, before, self.recordings)
             small = sum(each.size for each in reached) <= Begun.MOST
             nest, integration = (call.args, call.kwargs), self.recordings.integration
             begun.watch(nest, arrays, reached, integration, few=small)

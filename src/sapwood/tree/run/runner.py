@@ -341,7 +341,7 @@ class Runner:
         eager = partial(self.eagerly.as_recorded, found.node, call)
         replayed = partial(self.making.replay, found, call)
         try:
-            storages = reachable(call, look(), recordings.integration)
+            storages = reachable(call, look(), recordings)
             label = found.node.label
             return verified(recordings, label, storages, eager, look, replayed)
         except InternalError:
@@ -363,7 +363,7 @@ class Runner:
             if not self.eagerly.notes(error):
                 self.skips.warn(skip_of(error))
             return
-        storages = reachable(call, looked, recordings.integration)
+        storages = reachable(call, looked, recordings)
         before = Preserved(recordings.device, storages).save()
         rewind = recordings.device.framework.chance()
         tally, made = self.call_log.tally, self.call_log.tally["recordings"]
@@ -382,6 +382,10 @@ class Runner:
     def _is_warm(self, call: Call) -> bool:
         with self.recordings.device.lock:
             return self.cache.find(call) is not None
+
+    def has_replayed(self) -> bool:
+        """Return whether a call was replayed, as far as one knows without a lock."""
+        return bool(self.call_log.tally["replays"] or self.fast_replays.players)
 
     def stats(self) -> Stats:
         """Return what has happened to the calls so far."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final
 
+from sapwood.driver.api import Driver
 from sapwood.errors import InternalError
 from sapwood.memory.storage import Storage
-from sapwood.tree.call.integration import Integration
 from sapwood.tree.call.signature import Call
 from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.specialization import Specialization
@@ -25,12 +25,19 @@ _REMEDY: Final = (
 )
 
 
-def reachable(call: Call, survey: Survey, integration: Integration) -> list[Storage]:
-    """Return the storages of all arrays that a call can read or write."""
-    return [
-        integration.look(array).storage
-        for array in (*call.given.arrays, *survey.arrays())
-    ]
+def reachable(call: Call, survey: Survey, recordings: Recordings) -> list[Storage]:
+    """Return the storages of all arrays that a call can read or write.
+
+    Not of another device's, which no recording uses.
+    """
+    every = (*call.given.arrays, *survey.arrays())
+    storages = [recordings.integration.look(array).storage for array in every]
+    return [each for each in storages if _is_of(each, recordings.device.driver)]
+
+
+def _is_of(storage: Storage, driver: Driver) -> bool:
+    used = storage.writer, *storage.readers
+    return all(each is None or each.driver is driver for each in used)
 
 
 def verified(
