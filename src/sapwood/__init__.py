@@ -26,6 +26,9 @@ if typing.TYPE_CHECKING:
     from sapwood.allocator.pinned import PinnedAllocator
     from sapwood.integrations.torch.backend import install_trees, trees
     from sapwood.integrations.torch.code_cache import install_cache
+    from sapwood.persist.memory import MemoryStore
+    from sapwood.persist.remote import FsspecStore, RedisStore
+    from sapwood.persist.tiers import Tiers
     from sapwood.runtime.core import Runtime
     from sapwood.runtime.default import default_runtime, graph, load
     from sapwood.runtime.files import save
@@ -38,17 +41,21 @@ __all__ = [
     "AllocatorSettings",
     "CaptureError",
     "DriverError",
+    "FsspecStore",
     "GraphSkipWarning",
     "InternalError",
+    "MemoryStore",
     "MisuseError",
     "NoDevice",
     "OutOfMemory",
     "PinnedAllocator",
+    "RedisStore",
     "Runtime",
     "SapwoodError",
     "StaleOutput",
     "StoreError",
     "StoreWarning",
+    "Tiers",
     "__version__",
     "default_runtime",
     "disabled",
@@ -65,8 +72,12 @@ __all__ = [
 _HOMES: typing.Final = {
     "Allocator": "sapwood.allocator.caching.allocator",
     "AllocatorSettings": "sapwood.allocator.caching.settings",
+    "FsspecStore": "sapwood.persist.remote",
+    "MemoryStore": "sapwood.persist.memory",
     "PinnedAllocator": "sapwood.allocator.pinned",
+    "RedisStore": "sapwood.persist.remote",
     "Runtime": "sapwood.runtime.core",
+    "Tiers": "sapwood.persist.tiers",
     "default_runtime": "sapwood.runtime.default",
     "disabled": "sapwood.runtime.graphed",
     "eager": "sapwood.runtime.region",

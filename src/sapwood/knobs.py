@@ -195,7 +195,7 @@ class Knobs:
         "1GiB",
         _size(1 << 20),
         "How large that folder, and one of compiled code, may become.",
-        read_by="Runtime, install_cache, sapwood store gc",
+        read_by="Runtime, Tiers, install_cache, sapwood store gc",
     )
     timeline: int = _knob(
         "1024",

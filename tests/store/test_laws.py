@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
+import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 
-from sapwood.errors import MisuseError
+from sapwood.errors import MisuseError, StoreError
 from sapwood.persist.api import Item
 from sapwood.persist.entries import Absent, Entries, verify
+from sapwood.persist.format import seal
 from sapwood.persist.key import (
     BLOB,
     ENTRY,
@@ -18,6 +21,7 @@ from sapwood.persist.key import (
     encode_manifest,
     entry_name,
 )
+from sapwood.persist.remote import FsspecStore, RedisStore
 from tests.support.threads import in_threads
 
 NAMES = ("blob-0a", "entry-0a", "x", "0.1-rc", "a" * 127)
@@ -64,8 +68,9 @@ def test_scan_tells_what_is_here(store):
     assert all(isinstance(item, Item) for item in found)
 
 
-def test_get_and_put_are_uses(store):
+def test_get_and_put_are_uses(new_store):
     """The time of last use grows with both."""
+    store = new_store()
     store.put("x", b"1")
     times = [next(store.scan()).used]
     store.get("x")
@@ -73,6 +78,12 @@ def test_get_and_put_are_uses(store):
     store.put("x", b"2")
     times.append(next(store.scan()).used)
     assert times == sorted(set(times))
+
+
+def test_the_time_of_last_use_is_about_now(store):
+    """Where a place tells seconds only, or when a value was written, too."""
+    store.put("x", b"1")
+    assert abs(next(store.scan()).used - time.time_ns()) < 30e9
 
 
 @pytest.mark.parametrize(
@@ -158,13 +169,12 @@ def test_an_entry_larger_than_the_store_is_refused(new_store, make_key):
     assert isinstance(entries.find(make_key(x="1")), Absent)
 
 
-def test_threads_may_share_a_store(new_store):
-    """Eight threads put, get and evict; whatever is got is what was put."""
-    store = new_store(20_000)
+def _shared(store, turns):
+    """Have eight threads put and get; return what they got that was never put."""
     wrong = []
 
     def work(number):
-        for turn in range(30):
+        for turn in range(turns):
             name = f"x{(number + turn) % 11}"
             store.put(name, name.encode() * 300)
             for other in range(11):
@@ -173,12 +183,71 @@ def test_threads_may_share_a_store(new_store):
                     wrong.append(other)
 
     in_threads(*(partial(work, n) for n in range(8)))
-    assert wrong == []
+    return wrong
+
+
+def test_threads_may_share_a_store(store):
+    """Eight threads put and get; whatever is got is what was put."""
+    assert _shared(store, turns=4) == []
     assert verify(store) == []
 
 
-def test_a_manifest_is_put_after_its_blobs(store, make_key):
+def test_threads_may_share_a_store_that_is_full(new_store):
+    """They evict what others put, too."""
+    store = new_store(20_000)
+    assert _shared(store, turns=30) == []
+    assert verify(store) == []
+
+
+def _spoil(store, name, data):
+    """Write what lies under a name in a place that others can write."""
+    if isinstance(store, RedisStore):
+        store.client.set(store.prefix + name, data)
+    elif isinstance(store, FsspecStore):
+        store.fs.pipe_file(f"{store.folder}/{name}", data)
+    else:
+        (file,) = Path(store.path).glob(f"v1/?/{name}")
+        file.write_bytes(data)
+
+
+DAMAGES = {
+    "empty": lambda _: b"",
+    "torn": lambda whole: whole[:-1],
+    "longer": lambda whole: whole + b"!",
+    "a bit": lambda whole: whole[:-1] + bytes([whole[-1] ^ 1]),
+    "its name": lambda whole: whole.replace(b"x", b"y", 1),
+    "another's": lambda _: seal("y", b"value") + b"value",
+    "no magic": lambda whole: whole[1:],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("kind", ["disk", "fsspec file", "fsspec memory", "redis"])
+def test_what_is_damaged_is_told_and_healed(make_store, kind, damage):
+    """It is never a value; the next put is."""
+    store = make_store(kind)
+    store.put("x", b"value")
+    _spoil(store, "x", DAMAGES[damage](seal("x", b"value") + b"value"))
+    with pytest.raises(StoreError, match="the next put writes it anew"):
+        store.get("x")
+    store.put("x", b"value")
+    assert store.get("x") == b"value"
+
+
+def test_an_entry_is_found_as_it_was_put(store, make_key):
+    """Its manifest and blobs, again and again, also by who opens the store anew."""
+    parts = {"own": b"1" * 5_000, "empty": b"", "more": b"2"}
+    for _ in range(2):
+        assert Entries(store).put(make_key(x="1"), parts)
+        for _ in range(2):
+            assert Entries(store).find(make_key(x="1")) == parts
+    assert isinstance(Entries(store).find(make_key(x="2")), Absent)
+    assert list(Entries(store).keys()) == [make_key(x="1")]
+
+
+def test_a_manifest_is_put_after_its_blobs(whole_store, make_key):
     """Without one of them it is refused, and what it would have replaced is gone."""
+    store = whole_store
     key, parts = make_key(x="1"), {"ops": b"1", "image": b"2"}
     Entries(store).put(key, parts)
     said = encode_manifest(describe(key, parts))
@@ -192,10 +261,11 @@ def test_a_manifest_is_put_after_its_blobs(store, make_key):
 
 @pytest.mark.parametrize(("most", "outcome"), [(1, "puts"), (4, "errors")])
 def test_an_entry_is_put_again_where_others_took_its_room(
-    store, make_key, most, outcome
+    whole_store, make_key, most, outcome
 ):
     """Once: others may always be faster."""
-    key, parts = make_key(x="1"), {"ops": b"1", "image": b"2"}
+    store, key = whole_store, make_key(x="1")
+    parts = {"ops": b"1", "image": b"2"}
     put, lost = store.put, []
 
     def losing(name, value):

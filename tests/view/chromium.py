@@ -1,6 +1,6 @@
 """A real Chromium, driven by Selenium, or the reason why there is none here.
 
-Loaded by path, by the tests and by the benchmark; scripts/browser installs it.
+Loaded by path, by the tests and by the benchmark; scripts/debian installs it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def missing() -> str:
         return "selenium is not installed: it comes with the dependency group tests"
     for program in ("chromium", "chromedriver"):
         if shutil.which(program) is None:
-            return f"{program} is not installed: scripts/browser installs it"
+            return f"{program} is not installed: scripts/debian installs it"
     return ""
 
 

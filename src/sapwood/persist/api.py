@@ -6,6 +6,7 @@ cannot be reached, written or trusted. `Entries` is where both of them stop.
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from inspect import getattr_static
 from typing import Final, Protocol
 
 from sapwood.errors import MisuseError
-from sapwood.units import Size
+from sapwood.units import Size, size_text
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,126}")
 
@@ -86,3 +87,20 @@ def check_name(name: str) -> None:
             f"{name!r} names nothing in a store. Use 1 to 127 of a-z, 0-9, '.' and "
             "'-', a letter or digit first"
         )
+
+
+def too_large(name: str, size: int, limit: int) -> OSError:
+    """Return the error of a value that is larger than a whole store may be."""
+    return OSError(
+        errno.EFBIG,
+        f"{name} takes {size_text(size)} in all, and the store keeps "
+        f"{size_text(limit)}. Give it a higher limit",
+    )
+
+
+def incomplete(name: str) -> OSError:
+    """Return the error of a manifest of which a blob is not stored."""
+    return OSError(
+        errno.EAGAIN,
+        f"{name} names what is not stored (any more). Put all of it again",
+    )

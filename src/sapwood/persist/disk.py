@@ -22,7 +22,7 @@ from threading import Lock
 from typing import Final
 
 from sapwood.errors import StoreError, words
-from sapwood.persist.api import Item, check_name, is_name
+from sapwood.persist.api import Item, check_name, incomplete, is_name, too_large
 from sapwood.persist.evict import Want, victims
 from sapwood.persist.format import accept, check_size, seal, sealed_size
 from sapwood.persist.key import ENTRY, needs
@@ -362,11 +362,7 @@ class DiskStore:
         size = sealed_size(name, len(value))
         whole = size + sum(sealed_size(blob, of) for blob, of in blobs.items())
         if whole > self.limit:
-            raise OSError(
-                errno.EFBIG,
-                f"{name} takes {size_text(whole)} in all, and the store keeps "
-                f"{size_text(self.limit)}. Give it a higher limit",
-            )
+            raise too_large(name, whole, self.limit)
         if not self._folder.trust():
             self._folder.make()
         self._make_room(name, size, blobs)
@@ -482,10 +478,7 @@ class DiskStore:
         except FileNotFoundError:
             with suppress(FileNotFoundError):
                 self._files.remove(self._folder.file(name))
-            raise OSError(
-                errno.EAGAIN,
-                f"{name} names what is not stored (any more). Put all of it again",
-            ) from None
+            raise incomplete(name) from None
 
     # Room. The limit is kept by counting; how much there is is counted now and then.
 

@@ -1,0 +1,77 @@
+"""A store in this process: the nearest of several tiers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from threading import Lock
+from typing import Final
+
+from sapwood.persist.api import Item, check_name, incomplete, too_large
+from sapwood.persist.evict import Want, victims
+from sapwood.persist.key import needs
+from sapwood.units import Size
+
+_ROOM: Final = 256 << 20
+
+
+class MemoryStore:
+    """Keeps values in memory, of ``limit`` bytes in all; they end with the process."""
+
+    def __init__(self, limit: int = _ROOM) -> None:
+        self.limit = Size(limit)
+        self._values: dict[str, bytes] = {}
+        self._used: dict[str, int] = {}
+        self._blobs: dict[str, dict[str, Size]] = {}  # those that manifests name
+        self._lock = Lock()
+
+    def get(self, name: str) -> bytes | None:
+        check_name(name)
+        with self._lock:
+            if name in self._values:
+                self._used[name] = time.time_ns()
+            return self._values.get(name)
+
+    def put(self, name: str, value: bytes) -> None:
+        check_name(name)
+        blobs = needs(name, value)
+        whole = len(value) + sum(blobs.values())
+        if whole > self.limit:
+            raise too_large(name, whole, self.limit)
+        with self._lock:
+            self._forget(name)
+            if not blobs.keys() <= self._values.keys():
+                raise incomplete(name)
+            self._values[name], self._used[name] = bytes(value), time.time_ns()
+            self._blobs[name] = blobs
+            self._make_room(name)
+
+    def delete(self, name: str) -> bool:
+        check_name(name)
+        with self._lock:
+            return self._forget(name)
+
+    def scan(self) -> Iterator[Item]:
+        with self._lock:
+            items = self._items()
+        yield from items
+
+    def _items(self) -> list[Item]:
+        return [
+            Item(name, Size(len(value)), self._used[name])
+            for name, value in self._values.items()
+        ]
+
+    def _make_room(self, name: str) -> None:
+        """Let go what was used longest ago; ``name`` is what was put just now."""
+        size = sum(map(len, self._values.values()))
+        others = [item for item in self._items() if item.name != name]
+        want = Want.of(size, self.limit)
+        if want.must:
+            for group in victims(others, self._blobs, want, time.time_ns()):
+                for gone in group:
+                    self._forget(gone)
+
+    def _forget(self, name: str) -> bool:
+        self._blobs.pop(name, None)
+        return self._values.pop(name, None) is not None
