@@ -49,6 +49,10 @@ class Files:
         """Make a file that was not there, for this user alone; return it open."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o600)
 
+    def create_or_open(self, path: str) -> int:
+        """Open a file for this user alone, which is made if it is not there."""
+        return os.open(path, os.O_WRONLY | os.O_CREAT | _FLAGS, 0o600)
+
     def open(self, path: str) -> int:
         """Open ``path`` for reading; this waits for nothing, whatever it is."""
         return os.open(path, os.O_RDONLY | os.O_NONBLOCK | _FLAGS)
@@ -120,6 +124,23 @@ KEPT_DAMAGED: Final = 16
 
 _WRITTEN_BY: Final = 3600 * 10**9
 """Nanoseconds after which nothing is being written, where no locks tell."""
+
+
+class FileLease:
+    """The lock of a file: the system ends it where its process ends."""
+
+    def __init__(self, files: Files, path: str, fd: int) -> None:
+        self._files, self._path, self._fd = files, path, fd
+
+    def renew(self) -> None:
+        """Do nothing: it lasts."""
+
+    def release(self) -> None:
+        """Remove the file, while it is locked, and unlock it."""
+        try:
+            self._files.remove(self._path)
+        finally:
+            self._files.close(self._fd)
 
 
 class Folder:
@@ -212,6 +233,22 @@ class Folder:
             if os.fstat(fd).st_nlink:
                 return path, fd
             self.files.close(fd)  # swept before it was locked
+
+    def lease(self, name: str) -> FileLease | None:
+        """Return the lock of a file of its own, or None: another has it."""
+        path = f"{self.new}/{name}.lease"
+        while True:
+            fd = self.files.create_or_open(path)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(fd).st_nlink:
+                    return FileLease(self.files, path, fd)
+            except OSError as error:
+                self.files.close(fd)
+                if isinstance(error, BlockingIOError):
+                    return None
+                raise
+            self.files.close(fd)  # removed before it was locked
 
     def publish(self, path: str, name: str) -> None:
         """Put a written file in the place of the file of ``name``, durably."""
@@ -381,6 +418,13 @@ class DiskStore:
                 self._files.remove(self._folder.file(name))
                 return True
         return False
+
+    def lease(self, name: str) -> FileLease | None:
+        """Return a lease on a name, which ends with this process; None: it is taken."""
+        check_name(name)
+        self._check_writable()
+        self._folder.make()
+        return self._folder.lease(name)
 
     def trouble(self) -> str | None:
         """Return why nothing could be put here now, as far as a look at it tells."""

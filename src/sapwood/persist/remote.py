@@ -19,12 +19,23 @@ from typing import Any, Final
 
 from sapwood.errors import MisuseError, SapwoodError
 from sapwood.persist.api import Item, check_name, incomplete, is_name
+from sapwood.persist.flight import RENEWED
 from sapwood.persist.format import accept, seal, sealed_size
 from sapwood.persist.key import needs
 from sapwood.units import Size
 
 _SECOND: Final = 10**9
 _AT_ONCE: Final = 1000
+
+_LASTS: Final = int(3000 * RENEWED)
+"""Milliseconds that a lease lasts without being renewed."""
+
+_OWN: Final = """
+if redis.call('get', KEYS[1]) == ARGV[1] then
+  return redis.call('pexpire', KEYS[1], ARGV[2])
+end
+"""
+"""Says how long a lease lasts from now, if it is the caller's."""
 
 
 class _Remote(ABC):
@@ -119,6 +130,13 @@ class RedisStore(_Remote):
             )
         self.client, self.prefix, self.path = client, prefix, f"Redis, {prefix}"
 
+    def lease(self, name: str) -> RedisLease | None:
+        """Return a lease on a name, which is to be renewed; None: it is taken."""
+        check_name(name)
+        lease = RedisLease(self.client, f"{self.prefix}lease:{name}")
+        with _reached(self.path):
+            return lease if lease.take() else None
+
     def _read(self, name: str) -> bytes | None:
         found: bytes | None = self.client.get(self.prefix + name)
         return found
@@ -150,6 +168,29 @@ class RedisStore(_Remote):
             if isinstance(size, int) and size:  # else it is gone, or none of ours
                 used = now - idle * _SECOND if isinstance(idle, int) else 0
                 yield key[len(self.prefix.encode()) :].decode(), size, used
+
+
+class RedisLease:
+    """A key that is there while somebody renews it, and says who that is."""
+
+    def __init__(self, client: Any, key: str) -> None:
+        self._client, self._key, self._own = client, key, secrets.token_bytes(16)
+
+    def take(self) -> bool:
+        """Return whether nobody else has it, and this has it now."""
+        return bool(self._client.set(self._key, self._own, nx=True, px=_LASTS))
+
+    def renew(self) -> None:
+        """Have it last from now."""
+        self._set(_LASTS)
+
+    def release(self) -> None:
+        """End it, if it is still this one's."""
+        self._set(0)
+
+    def _set(self, lasts: int) -> None:
+        with _reached("Redis"):
+            self._client.eval(_OWN, 1, self._key, self._own, lasts)
 
 
 class FsspecStore(_Remote):

@@ -26,6 +26,7 @@ from sapwood import knobs
 from sapwood.errors import MisuseError, StoreError, words
 from sapwood.persist.api import Item, Store, check_name, is_store
 from sapwood.persist.disk import DiskStore
+from sapwood.persist.flight import RENEWED, Lease
 
 _FAILURES: Final = 3
 _FIRST_PAUSE: Final = 1.0
@@ -281,6 +282,24 @@ class Tiers:
             found += tier.ask(_Job("scans", items, until=until)) or ()
         yield from {item.name: item for item in reversed(found)}.values()
 
+    def lease(self, name: str) -> Lease | None:
+        """Return a lease from the store that most share; None: it is taken.
+
+        Raises `OSError` where none grants any now.
+        """
+        check_name(name)
+        until = self._until()
+        for tier in reversed(self._far):
+            if hasattr(tier.store, "lease"):
+                ask = partial(_leased, tier.store, name)
+                answer = tier.ask(_Job("leases", ask, until=until))
+                if answer is not None:
+                    return answer[0] and _AfterPuts(answer[0], tier)
+        if not hasattr(self._near, "lease"):
+            raise OSError("none of these stores grants leases")
+        nearest: Lease | None = self._near.lease(name)
+        return nearest
+
     def stats(self) -> list[dict[str, int]]:
         """Return what became of questions and writes to each store but the first."""
         return [dict(sorted(tier.tally.items())) for tier in self._far]
@@ -304,6 +323,20 @@ class Tiers:
         return time.monotonic() + self.deadline
 
 
+class _AfterPuts:
+    """A lease that ends after what waits was put: till then nobody else finds it."""
+
+    def __init__(self, lease: Lease, tier: _Far) -> None:
+        self._lease, self._tier, self.renew = lease, tier, lease.renew
+
+    def release(self) -> None:
+        """End it, and wait for that."""
+        last = self._tier.told.last()
+        if last is not None:
+            last.done.wait(RENEWED)
+        self._lease.release()
+
+
 def _tried(call: Callable[..., Any], *given: Any) -> tuple[Any, Exception | None]:
     """Return what a store returns, or None and what it raises."""
     try:
@@ -322,6 +355,11 @@ def _opened(store: Any) -> Store:
         )
     kept: Store = store
     return kept
+
+
+def _leased(store: Any, name: str) -> tuple[Lease | None]:
+    """Return a lease or None, as an answer that is not None."""
+    return (store.lease(name),)
 
 
 def _items(store: Store) -> list[Item]:

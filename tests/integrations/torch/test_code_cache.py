@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -295,6 +296,28 @@ def test_what_is_no_cache_is_refused_by_name(given, options, match):
         sw.install_cache(given, **options)
 
 
+def test_who_waits_finds_what_another_compiles(store):
+    """Once it is put; who waits too long, or for what failed, compiles it."""
+    value, found = {"data": "YQ=="}, []
+    with asked(store, wait=20) as (theirs, _):
+        assert theirs.get("a") is None
+        waiting = threading.Thread(target=lambda: found.append(theirs.get("a")))
+        waiting.start()
+        waiting.join(0.3)
+        assert waiting.is_alive()
+        theirs.put("a", value)
+        waiting.join(20)
+        assert found == [value]
+        assert theirs.get("b") is None
+        assert theirs.get("c") is None  # so the compilation of b has failed
+        waiting = threading.Thread(target=lambda: found.append(theirs.get("b")))
+        waiting.start()
+        waiting.join(5)
+        assert found == [value, None]
+    with asked(store, wait=0.2) as (theirs, _):
+        assert theirs.get("c") is None
+
+
 _HEADERS = import_module("torch._inductor.config").cpp_cache_precompile_headers
 
 PROGRAM = """
@@ -302,7 +325,7 @@ import sys
 import torch
 import sapwood as sw
 
-cache = sw.install_cache(sys.argv[1], secret=b"sixteen bytes or more")
+cache = sw.install_cache(sys.argv[1], secret=b"sixteen bytes or more", wait=250)
 if sys.argv[2] == "next":
     from torch._inductor import cpp_builder
 
@@ -322,28 +345,42 @@ print(cache.stats()["graphs"])
 """
 
 
+def _started(store, tmp_path, which):
+    made = tmp_path / which
+    made.mkdir()
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM, str(store), which],
+        env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(made), "TMPDIR": str(made)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _ended(process):
+    said, errors = process.communicate(timeout=300)
+    assert not process.returncode, errors
+    *gradients, stats = said.splitlines()
+    return gradients, stats
+
+
+@pytest.mark.deep
+def test_of_two_processes_one_compiles(store, tmp_path):
+    """Each graph, and the other waits for it: gradients are alike."""
+    running = [_started(store, tmp_path, which) for which in ("one", "other")]
+    (one, counts), (other, others) = map(_ended, running)
+    assert one == other
+    told = [ast.literal_eval(each) for each in (counts, others)]
+    assert sum(each.get("puts", 0) for each in told) == 2
+    assert sum(each.get("hits", 0) for each in told) == 2
+
+
 @pytest.mark.deep
 def test_another_machine_compiles_nothing(store, tmp_path):
     """Not even what torch finds out the compiler's vectors by: gradients are alike."""
-
-    def run(which):
-        made = tmp_path / which
-        made.mkdir()
-        own = {"TORCHINDUCTOR_CACHE_DIR": str(made), "TMPDIR": str(made)}
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", PROGRAM, str(store), which],
-            env=os.environ | own,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
-        assert not done.returncode, done.stderr
-        *gradients, stats = done.stdout.splitlines()
-        return gradients, stats
-
-    gradients, stats = run("first")
+    gradients, stats = _ended(_started(store, tmp_path, "first"))
     assert [*(tmp_path / "first").rglob("*.gch")] or not _HEADERS
     assert stats == "{'misses': 2, 'puts': 2}"
-    assert run("next") == (gradients, "{'hits': 2}")
+    found = _ended(_started(store, tmp_path, "next"))
+    assert found == (gradients, "{'hits': 2}")
     assert [*Path(tmp_path / "next").rglob("*.so")]

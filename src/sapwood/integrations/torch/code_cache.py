@@ -36,16 +36,18 @@ from sapwood.errors import MisuseError, StoreError, StoreWarning
 from sapwood.persist.api import is_store
 from sapwood.persist.disk import DiskStore
 from sapwood.persist.entries import Absent, Entries
+from sapwood.persist.flight import flight
 from sapwood.persist.format import join, read
-from sapwood.persist.key import Key, encode_key
+from sapwood.persist.key import Key, encode_key, entry_name
 from sapwood.tree.nests.plain import to_text
 from sapwood.version import __version__
 
 _FORMAT: Final = b"1"
 _DOMAIN: Final = b"sapwood code cache 1\0"
 
+_GRAPHS: Final = "graphs"
 _CACHES: Final = {
-    "RemoteFxGraphCache": "graphs",
+    "RemoteFxGraphCache": _GRAPHS,
     "RemoteAOTAutogradCache": "forwards and backwards",
 }
 """Torch's caches that are served, and what stats call them."""
@@ -78,8 +80,8 @@ class CodeCache:
     a secret. A store that fails is no error: torch compiles.
     """
 
-    def __init__(self, entries: Entries, secret: bytes | None) -> None:
-        self._entries, self._secret = entries, secret
+    def __init__(self, entries: Entries, secret: bytes | None, wait: float) -> None:
+        self._entries, self._secret, self._wait = entries, secret, wait
         self._tally: Counter[tuple[str, str]] = Counter()
         self._undo, self._probes = ExitStack(), list[str]()
         self._probed = False
@@ -148,11 +150,16 @@ class CodeCache:
     def find(self, tenant: str, name: str) -> bytes | None:
         """Return what torch has put under a key, with its objects in their places."""
         _noted.made = []  # of the graph that torch compiles where this misses
+        _end_flight()  # of one whose compilation failed
         if not self._probed:  # torch probes whether it then compiles or not
             self._probed = True
             found = self._whole(_PROBES, "")
             self._probes = [] if found is None else found[1]
         parts = self._whole(tenant, name)
+        if parts is None and self._wait and tenant == _GRAPHS:
+            place = entry_name(_key_of(tenant, name).digest)
+            is_there, _noted.landed = flight(self._entries.store, place, self._wait)
+            parts = self._whole(tenant, name) if is_there else None
         return None if parts is None else parts[0]
 
     def _whole(self, tenant: str, name: str) -> tuple[bytes, list[str]] | None:
@@ -185,6 +192,7 @@ class CodeCache:
         if probes and probes != self._probes:
             self._probes = probes
             self._keep(_PROBES, "", b"", probes)
+        _end_flight()
 
     def _keep(self, tenant: str, name: str, value: bytes, paths: Sequence[str]) -> None:
         folder, there = Path(codecache.cache_dir()), []
@@ -248,15 +256,23 @@ class CodeCache:
             self._tally[tenant, outcome] += 1
 
 
+def _end_flight() -> None:
+    getattr(_noted, "landed", bool)()
+
+
 def install_cache(
-    store: str | os.PathLike[str] | Any, *, secret: bytes | None = None
+    store: str | os.PathLike[str] | Any,
+    *,
+    secret: bytes | None = None,
+    wait: float = 0.0,
 ) -> CodeCache:
     """Have torch's compiler ask a store first, until `uninstall` of what this returns.
 
     ``store`` is the path of a folder that only this user can write, which may become
     as large as the setting ``store_limit`` says, or an object with the four methods of
     a store. With ``secret``, at least 16 bytes that all who share it know, entries are
-    signed, and others refused; an object needs one. Warns with `StoreWarning` where
+    signed, and others refused; an object needs one. ``wait``: how many seconds to wait
+    for another process that compiles the same graph. Warns with `StoreWarning` where
     nothing can be put into a folder. Raises `MisuseError` where a cache is installed.
     """
     if secret is not None and (type(secret) is not bytes or len(secret) < 16):
@@ -281,7 +297,7 @@ def install_cache(
         entries.stopped = reason
         said = f"no compiled code is kept: {reason}"
         warnings.warn(said, StoreWarning, stacklevel=2)
-    made = CodeCache(entries, secret)
+    made = CodeCache(entries, secret, wait)
     made.install()
     return made
 
