@@ -215,8 +215,8 @@ C_MUTANTS: Final = (
     CMutant(
         "one array passed twice",
         "_fast/fits.h",
-        "are_others(r, call) && are_apart(r)",
-        "are_apart(r)",
+        "are_others(r, call) && are_within(r)",
+        "are_within(r)",
     ),
     CMutant(
         "which array it is unasked",
