@@ -227,7 +227,7 @@ C_MUTANTS: Final = (
     CMutant(
         "words of a refused node stay",
         "_fast/plays.h",
-        "put_back(r, n);\n      return code;",
+        "put_back(copy);\n      return code;",
         "return code;",
     ),
     CMutant(

@@ -869,8 +869,8 @@ C_MUTANTS: Final = (
     (
         "overlap seen from one side",
         "_fast/fits.h",
-        "&& r->lows[j] < end)",
-        "&& r->lows[j] <= low)",
+        "reached = end;",
+        "reached = low;",
     ),
     (
         "only the last word is stale",
