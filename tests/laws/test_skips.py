@@ -484,7 +484,7 @@ def test_calls_that_never_come_again_are_watched_ever_more_rarely(rt, raises):
                 assert np.array_equal(np.asarray(f(x)), np.arange(3.0) * i)
         told += [each.message for each in warned]
     assert len(told) == 1
-    assert "256 calls more were" in told[0].what
+    assert "of recent calls, 256 more were" in told[0].what
     assert f.stats().warmups <= 256 + 3 * 8
     assert f.stats().passed_through >= 1500 - 256 - 4 * 8
     assert state["seen"] == 1500 * raises

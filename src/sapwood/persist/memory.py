@@ -23,6 +23,7 @@ class MemoryStore:
         self._values: dict[str, bytes] = {}
         self._used: dict[str, int] = {}
         self._blobs: dict[str, dict[str, Size]] = {}  # those that manifests name
+        self._size = 0
         self._lock = Lock()
 
     def get(self, name: str) -> bytes | None:
@@ -44,6 +45,7 @@ class MemoryStore:
                 raise incomplete(name)
             self._values[name], self._used[name] = bytes(value), time.time_ns()
             self._blobs[name] = blobs
+            self._size += len(value)
             self._make_room(name)
 
     def delete(self, name: str) -> bool:
@@ -64,14 +66,17 @@ class MemoryStore:
 
     def _make_room(self, name: str) -> None:
         """Let go what was used longest ago; ``name`` is what was put just now."""
-        size = sum(map(len, self._values.values()))
-        others = [item for item in self._items() if item.name != name]
-        want = Want.of(size, self.limit)
+        want = Want.of(self._size, self.limit)
         if want.must:
+            others = [item for item in self._items() if item.name != name]
             for group in victims(others, self._blobs, want, time.time_ns()):
                 for gone in group:
                     self._forget(gone)
 
     def _forget(self, name: str) -> bool:
-        self._blobs.pop(name, None)
-        return self._values.pop(name, None) is not None
+        value = self._values.pop(name, None)
+        if value is None:
+            return False
+        self._size -= len(value)
+        del self._blobs[name], self._used[name]
+        return True

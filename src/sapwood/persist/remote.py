@@ -214,7 +214,8 @@ class FsspecStore(_Remote):
                 ) from error
         self.fs, self.folder = place, path.rstrip("/")
         self.path = str(place.unstrip_protocol(self.folder))
-        self._is_local = "file" in place.protocol
+        named = place.protocol
+        self._is_local = "file" in ((named,) if isinstance(named, str) else named)
 
     def _file(self, name: str) -> str:
         return f"{self.folder}/{name}"

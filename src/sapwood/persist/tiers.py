@@ -20,13 +20,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from threading import Event, Lock, Thread
 from typing import Any, Final, Self
-from weakref import WeakSet, ref
+from weakref import WeakSet
 
 from sapwood import knobs
 from sapwood.errors import MisuseError, StoreError, words
 from sapwood.persist.api import Item, Store, check_name, is_store
 from sapwood.persist.disk import DiskStore
 from sapwood.persist.flight import RENEWED, Lease
+from sapwood.persist.key import BLOB
 
 _FAILURES: Final = 3
 _FIRST_PAUSE: Final = 1.0
@@ -52,6 +53,7 @@ class _Job:
     until: float = math.inf
     then: Callable[[Any], None] | None = None
     answer: Any = None
+    is_answered: bool = False
     is_counted: bool = False
     done: Event = field(default_factory=Event)
 
@@ -65,13 +67,16 @@ class _Line:
         self._lock = Lock()
         self._thread: Thread | None = None
 
+    def forked(self) -> None:
+        """Take note that this is a child: the thread, and who has the lock, is not."""
+        self._lock, self._thread = Lock(), None
+
     def add(self, job: _Job) -> bool:
         """Have a job run some time, if not too many wait; return whether it will be."""
         with self._lock:
             if len(self._jobs) >= self._most:
                 return False
             self._jobs.append(job)
-            # A process that was forked has the jobs, but not the thread.
             if self._thread is None or not self._thread.is_alive():
                 self._thread = Thread(target=self._run_all, daemon=True)
                 with suppress(RuntimeError):  # the process ends, or has too many
@@ -113,18 +118,25 @@ class _Far:
         self._lock = Lock()
         self._failures, self._pause, self._until = 0, _FIRST_PAUSE, 0.0
 
-    def get(self, name: str, until: float, then: Callable[[Any], None]) -> Any:
-        """Return a value, or None where there is none in time."""
+    def forked(self) -> None:
+        """Take note that this is a child."""
+        self._lock = Lock()
+        self._asked.forked()
+        self.told.forked()
+
+    def get(
+        self, name: str, until: float, then: Callable[[Any], None]
+    ) -> tuple[Any, bool]:
+        """Return a value, or None, and whether the store has said so in time."""
         waits = self.told.last(name)
         if waits is not None:
-            return waits.value
-        return self.ask(
-            _Job("", partial(self.store.get, name), name, None, until, then)
-        )
+            return waits.value, True
+        job = _Job("", partial(self.store.get, name), name, None, until, then)
+        return self.ask(job), job.is_answered
 
     def ask(self, job: _Job) -> Any:
         """Return the answer to a question, or None: none, an error, or late."""
-        if not self._may_try():
+        if not _left(job.until) or not self._may_try():
             self._count(job, "skipped")
         elif not self._asked.add(job) or not job.done.wait(_left(job.until)):
             self._count(job, "late", "no answer in time")
@@ -147,13 +159,13 @@ class _Far:
             return
         why = ""
         try:
-            job.answer = job.work()
+            job.answer, job.is_answered = job.work(), True
             outcome = job.kind or ("misses" if job.answer is None else "hits")
+            if job.then is not None and job.answer is not None:
+                job.then(job.answer)
         except Exception as error:  # noqa: BLE001 - stores are of any kind
             outcome, why = _outcome(error), words(error)
         self._count(job, outcome, why)
-        if job.then is not None and job.answer is not None:
-            job.then(job.answer)
 
     def _may_try(self) -> bool:
         """Return whether it is not left alone; once after a pause, which is renewed."""
@@ -200,9 +212,10 @@ class Tiers:
     What one has is put into those nearer, also where it comes too late for its call.
     ``deadline``: seconds that a call waits for all stores but the first. ``pending``:
     how many values may wait to be put into each of them; what is more is dropped.
-    `put` raises only where no store is left to take a value, `get` and `scan` only
-    what the first raises. A folder in it holds what others have put into the stores
-    behind it, and is to be trusted no more than they are.
+    `put` raises only where no store is left to take a value, `get` and `scan` what the
+    first raises, and `get` of a blob where not all have answered. A folder in it holds
+    what others have put into the stores behind it, and is to be trusted no more than
+    they are.
     """
 
     def __init__(
@@ -221,7 +234,7 @@ class Tiers:
         self._far = [_Far(store, pending) for store in self.stores[1:]]
         self._questions: WeakSet[_Question] = WeakSet()
         self._lock = Lock()
-        atexit.register(_close, ref(self))
+        _alive.add(self)
 
     def get(self, name: str) -> bytes | None:
         check_name(name)
@@ -229,10 +242,15 @@ class Tiers:
         with self._lock:
             self._questions.add(question)
         value, trouble = _tried(self._near.get, name)
-        until = self._until()
+        until, answered = self._until(), True
         for depth, tier in enumerate(self._far):
             if value is None:
-                value = tier.get(name, until, partial(self._fill, question, depth))
+                then = partial(self._fill, question, depth)
+                value, told = tier.get(name, until, then)
+                answered &= told
+        if value is None and not answered and name.startswith(BLOB):
+            # Whoever takes it for gone forgets the manifest that names it, for all.
+            trouble = trouble or OSError(f"no store has said that {name} is not there")
         if value is None and trouble is not None:
             raise trouble
         found: bytes | None = value
@@ -292,7 +310,8 @@ class Tiers:
         for tier in reversed(self._far):
             if hasattr(tier.store, "lease"):
                 ask = partial(_leased, tier.store, name)
-                answer = tier.ask(_Job("leases", ask, until=until))
+                end = partial(_end_late, until)
+                answer = tier.ask(_Job("leases", ask, until=until, then=end))
                 if answer is not None:
                     return answer[0] and _AfterPuts(answer[0], tier)
         if not hasattr(self._near, "lease"):
@@ -318,6 +337,12 @@ class Tiers:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def forked(self) -> None:
+        """Take note that this is a child of the process that made it."""
+        self._lock = Lock()
+        for tier in self._far:
+            tier.forked()
 
     def _until(self) -> float:
         return time.monotonic() + self.deadline
@@ -370,10 +395,28 @@ def _left(until: float) -> float:
     return max(until - time.monotonic(), 0.0)
 
 
-def _close(tiers: ref[Tiers]) -> None:
-    found = tiers()
-    if found is not None:
-        found.close()
+def _end_late(until: float, answer: tuple[Lease | None]) -> None:
+    """End a lease that nobody waits for any more."""
+    if not _left(until) and answer[0] is not None:
+        answer[0].release()
+
+
+_alive: Final[WeakSet[Tiers]] = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for each in list(_alive):
+        each.close()
+
+
+def _forked() -> None:
+    """Give a child locks of its own: whoever had these has not come with it."""
+    for each in list(_alive):
+        each.forked()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _outcome(error: Exception) -> str:

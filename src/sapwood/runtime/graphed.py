@@ -141,8 +141,8 @@ def _names(given: Sequence[str]) -> tuple[str, ...]:
 class _Fleeting:
     """Objects that go before a call of theirs was replayed, one after another.
 
-    After `_FLEETING` of them, the methods of as many new ones are plain, and then of
-    twice as many: what would record a call takes longer than that.
+    After `_FLEETING` of them, that many times the method of one that is not known is
+    plain, and then twice as often: what would record a call takes longer than that.
     """
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ class _Fleeting:
             self._pause = min(2 * self._pause, _PLAIN_AT_MOST)
 
     def passes(self) -> bool:
-        """Return whether the next new object's method is plain; count it then."""
+        """Return whether an unknown object's method is plain now; count it then."""
         if self._left <= 0:
             return False
         self._left -= 1
@@ -167,7 +167,7 @@ class _Fleeting:
 
 _FLEETING: Final = 64
 _TRIED: Final = 4
-_PLAIN_AT_MOST: Final = 1 << 14
+_PLAIN_AT_MOST: Final = 1 << 10
 _GO_SOON: Final = CaptureError(
     f"{_FLEETING} objects were gone, one after another, before a call of theirs could "
     "be replayed",
@@ -304,9 +304,9 @@ class Graphed(CallState):
     def __copy__(self) -> Graphed:
         return self
 
-    def __deepcopy__(self, last_call: dict[int, Any]) -> Graphed:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Graphed:
         """Graph a copy of what is graphed, without recordings; functions have none."""
-        fn = deepcopy(self.__wrapped__, last_call)
+        fn = deepcopy(self.__wrapped__, memo)
         if fn is self.__wrapped__:
             return self
         return Graphed(fn, self._options, self._runtime)
@@ -385,6 +385,8 @@ class Bound:
         return hash((id(self.__self__), self.__func__))
 
     def __getattr__(self, name: str) -> Any:
+        if name in self.__slots__:  # it was not initialised
+            raise AttributeError(name)
         return getattr(self.__func__, name)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -414,10 +416,10 @@ class Bound:
     def __copy__(self) -> Bound:
         return self
 
-    def __deepcopy__(self, last_call: dict[int, Any]) -> Graphed | Bound:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Graphed | Bound:
         """Return the method of a copy of the object."""
         of = self.__func__
-        found: Graphed | Bound = of.__get__(deepcopy(self.__self__, last_call))
+        found: Graphed | Bound = of.__get__(deepcopy(self.__self__, memo))
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
+import math
 import os
 import platform
 import re
@@ -275,6 +276,8 @@ def install_cache(
     for another process that compiles the same graph. Warns with `StoreWarning` where
     nothing can be put into a folder. Raises `MisuseError` where a cache is installed.
     """
+    if isinstance(wait, bool | str | bytes) or not 0 <= wait < math.inf:
+        raise MisuseError(f"wait={wait!r} is no time to wait. Pass seconds, 0 or more")
     if secret is not None and (type(secret) is not bytes or len(secret) < 16):
         raise MisuseError(
             "secret= is not bytes, or is too short. Pass at least 16 bytes, drawn at "

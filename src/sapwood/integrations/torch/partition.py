@@ -22,6 +22,9 @@ _SEEDS: Final = (
     "Compute attention in bfloat16, whose seeds are on the device, or without dropout",
 )
 
+_SEED_ROOM: Final = 1 << 64
+"""A seed has no sign; in a tensor it has one."""
+
 _numbers: Final = itertools.count()
 
 _log: Final = torch._logging.getArtifactLogger(__name__, "cudagraphs")
@@ -85,12 +88,13 @@ class Partition:
             return self.run(inputs)
         draws = torch.cuda.default_generators[place.index]
         own = [each for each in inputs if isinstance(each, torch.Generator)]
-        before, drawn = draws.get_offset(), {x.initial_seed() for x in (draws, *own)}
+        before = draws.get_offset()
+        drawn = {each.initial_seed() % _SEED_ROOM for each in (draws, *own)}
         results = self.run(inputs)
         seeds = {i for i, each in enumerate(results) if _is_seed(each)}
         read = seeds and (own or draws.get_offset() != before)
         # Not by an operation, of which watchers would be told.
-        if read and any(int(results[i].numpy()) in drawn for i in seeds):
+        if read and any(int(results[i].numpy()) % _SEED_ROOM in drawn for i in seeds):
             # In a backward that is not captured, an address of the device's would be
             # taken for one of the host's.
             for each in watchers:

@@ -70,8 +70,8 @@ _SAME: Final = (
     "changes, such as a step or a rate, as an array"
 )
 _UNRECORDED: Final = (
-    f"{_NEW} calls more were watched than replayed, and none could be recorded: they "
-    "raise, or leave things otherwise than they were"
+    f"of recent calls, {_NEW} more were watched than were replayed, and none could be "
+    "recorded: they raise, or leave things otherwise than they were"
 )
 _VAIN: Final = "recordings are made of it again and again, and none is ever replayed"
 _NEW_EACH_TIME: Final = (
@@ -230,7 +230,7 @@ class Skips(SkipsState):
         self._strange.spared(replays)
         if not self._strange.again():
             return
-        what = f"{_NEW} calls more were the first of their kind than were replayed"
+        what = f"of recent calls, {_NEW} more were new than were replayed"
         what = f"{what}{differs and f': {differs}'}" if new else _UNRECORDED
         error = CaptureError(what, remedy=_SAME)
         self.warn(error)

@@ -132,10 +132,18 @@ SEQUENCE: Final = Container(
 )
 """How lists are taken apart, and tuples whose class is made in C."""
 
+
+def _field_labels(cls: Any, _: Any, count: int) -> Iterable[str]:
+    if len(cls._fields) == count:
+        return [f".{name}" for name in cls._fields]
+    return indices(cls, None, count)
+
+
 _NAMED_TUPLE: Final = Container(
-    lambda value: (value, None),
-    lambda cls, _, children: cls._make(children),
-    lambda cls, _, __: [f".{name}" for name in cls._fields],
+    # Past whatever a class makes of iterating over it, or of making one.
+    lambda value: (tuple.__getitem__(value, slice(None)), None),
+    lambda cls, _, children: tuple.__new__(cls, children),
+    _field_labels,
 )
 
 
@@ -236,9 +244,8 @@ def _subclass_parts(cls: type, frozen: Callable[[Any], Hashable]) -> Container |
 
     def labels(cls: Any, rest: Any, count: int) -> Iterable[str]:
         items, names = rest.context[1:]
-        first = indices(cls, None, items)
-        if built_in is tuple and len(getattr(cls, "_fields", ())) == items:
-            first = [f".{name}" for name in cls._fields]
+        label = _field_labels if hasattr(cls, "_fields") else indices
+        first = label(cls, None, items)
         return [*first, *(f".{name}" for name in names)][:count]
 
     return Container(parts, put_together, labels, portable=False)

@@ -325,7 +325,7 @@ def keeping(
         if any(
             integration.is_array(each)
             and integration.look(each).storage.address in lost
-            for each in near(value)
+            for each in _near(value)
         ):
             name = type(value).__name__
             return CaptureError(
@@ -337,7 +337,7 @@ def keeping(
     return None
 
 
-def near(value: Any) -> Iterator[Any]:
+def _near(value: Any) -> Iterator[Any]:
     """Yield an object, and what it holds, the nearest first."""
     found, seen = [value], {id(value)}
     for each in found:

@@ -32,7 +32,7 @@ from sapwood.tree.nests.containers import (
     taken_apart,
 )
 from sapwood.tree.node.objects import ARRAY, fresh
-from sapwood.tree.node.outputs import Outputs, near
+from sapwood.tree.node.outputs import Outputs
 from sapwood.tree.record.host_data import lasting
 from sapwood.tree.record.staging import SlotStandIns
 from sapwood.tree.watch.session import Raised, Session, Unready
@@ -278,19 +278,28 @@ def also_returned(
 def keyed(
     nests: Iterable[Structure], is_array: Callable[[Any], bool], reads: Sequence[Array]
 ) -> CaptureError | None:
-    """Return an error of a container that has an array for a key.
+    """Return an error of a container that has an array for a key, or in a tuple of one.
 
     One that the function ``reads`` by a name is the same in each call.
     """
     known = set(map(id, reads))
     for kept in map(kept_besides, nests):
-        if any(is_array(each) and id(each) not in known for each in near(kept)):
+        if any(is_array(each) and id(each) not in known for each in _items_in(kept)):
             return CaptureError(
                 "an array is a key of a dict that the function gives, and no replay "
                 "would make that anew",
                 remedy="Return pairs of them, or have a name of each for the key",
             )
     return None
+
+
+def _items_in(value: Any) -> Iterator[Any]:
+    """Yield what is in tuples and lists, however deep, and in nothing else."""
+    if isinstance(value, list | tuple):
+        for each in value:
+            yield from _items_in(each)
+    else:
+        yield value
 
 
 def plain_changes(

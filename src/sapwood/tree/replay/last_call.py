@@ -68,7 +68,8 @@ class LastCall:
         probe = probe_of([seen.leaves[i] for i in firsts], layouts, integration)
         if probe is None:
             return None
-        begins, within = _placed(given, [firsts.index(k) for _, k in pairs])
+        numbers = {leaf: k for k, leaf in enumerate(firsts)}
+        begins, within = _placed(given, [numbers[k] for _, k in pairs])
         if [probe.lows[k] for k in begins] != [*given.lows]:
             return None
         again = [pair for pair in pairs if pair[0] != pair[1]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final
 
-from sapwood.driver.api import Driver
 from sapwood.errors import InternalError
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.signature import Call
@@ -32,12 +31,7 @@ def reachable(call: Call, survey: Survey, recordings: Recordings) -> list[Storag
     """
     every = (*call.given.arrays, *survey.arrays())
     storages = [recordings.integration.look(array).storage for array in every]
-    return [each for each in storages if _is_of(each, recordings.device.driver)]
-
-
-def _is_of(storage: Storage, driver: Driver) -> bool:
-    used = storage.writer, *storage.readers
-    return all(each is None or each.driver is driver for each in used)
+    return [each for each in storages if each.dropped is recordings.device.returns]
 
 
 def verified(
