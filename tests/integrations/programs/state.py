@@ -299,7 +299,7 @@ def races_of_chances(w):
     yield from called(w, fn, lambda: (w.values(3, 12),))
 
 
-@trial(TRIALS, skips="generator", reads=True)
+@trial(TRIALS, reads=True)
 def generators_of_ones_own(w):
     own = torch.Generator(w.place).manual_seed(4)
 

@@ -152,7 +152,9 @@ def compiled(
         return None
     if not _is_plain(fast) or (lent := node.exec.lend()) is None:
         return None
-    words = {i: tuple(lent.words.get(i + 1, ())) for i in node.aimed}
+    places = len(given.lows) - len(fast.last_call.within)
+    aimed = (i for i in node.aimed if i < places)
+    words = {i: tuple(lent.words.get(i + 1, ())) for i in aimed}
     if not all(words.values()):
         return None
     entry = lent.native
