@@ -648,15 +648,15 @@ def _watched(f, calls):
 
 
 @pytest.mark.filterwarnings(SKIP)
-@pytest.mark.parametrize("alike", [0, 20, 5])
+@pytest.mark.parametrize("alike", [20, 5])
 def test_values_that_are_new_but_now_and_then_are_not_watched_for_ever(rt, alike):
     """A rate that changes in each step, and evaluations in between."""
     x = rt.array(np.arange(3.0))
     f = rt.graph(lambda x, rate: x * rate)
-    calls = [(x, 0.5 if alike and not n % alike else n + 1.0) for n in range(1, 3001)]
+    calls = [(x, 0.5 if alike and not n % alike else n + 1.0) for n in range(1, 1201)]
     for args in calls[:600]:
         assert np.asarray(f(*args)).tolist() == [k * args[1] for k in range(3)]
-    assert _watched(f, calls[600:]) < 300
+    assert _watched(f, calls[600:]) < 100
 
 
 @pytest.mark.filterwarnings(SKIP)
@@ -664,7 +664,7 @@ def test_values_that_mostly_come_again_are_recorded_for_ever(rt):
     """However many there were that did not."""
     x = rt.array(np.arange(3.0))
     f = rt.graph(lambda x, rate: x * rate)
-    for n in range(1, 1500):
+    for n in range(1, 900):
         f(x, 0.5 if n % 3 else float(n))
     before = f.stats().replays
     for _ in range(10):
@@ -698,8 +698,8 @@ def test_methods_of_objects_that_go_at_once(rt):
     assert len(told) == 1
     assert sum(plain) > 100
     replayed = 0
-    for stays in objects(400):
+    for stays in objects(150):
         for _ in range(6):
             assert np.asarray(stays.scaled(2.0)).tolist() == [0.0, 2.0, 4.0]
         replayed += hasattr(stays.scaled, "stats") and stays.scaled.stats().replays
-    assert replayed > 100
+    assert replayed > 10
