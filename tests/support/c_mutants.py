@@ -187,7 +187,7 @@ AGAIN_MUTANTS: Final = (
     CMutant(
         "where views lie",
         "_fast/fits.h",
-        "return are_others(r, call) && are_within(r) && are_apart(r);",
+        "return are_others(r, call) && are_views_alike(r) && are_apart(r);",
         "return are_others(r, call) && are_apart(r);",
     ),
     CMutant(
@@ -215,8 +215,8 @@ C_MUTANTS: Final = (
     CMutant(
         "one array passed twice",
         "_fast/fits.h",
-        "are_others(r, call) && are_within(r)",
-        "are_within(r)",
+        "are_others(r, call) && are_views_alike(r)",
+        "are_views_alike(r)",
     ),
     CMutant(
         "which array it is unasked",

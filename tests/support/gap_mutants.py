@@ -30,7 +30,7 @@ from sapwood.tree.call import signature
 from sapwood.tree.call.integration import LayoutProbe
 from sapwood.tree.choose.admit import rejects
 from sapwood.tree.choose.decide import next_step
-from sapwood.tree.choose.skips import Skips, _Fruitless
+from sapwood.tree.choose.skips import Fruitless, Skips
 from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import adding, aliasing, ambient, checks, restoring, slots
 from sapwood.tree.guards.asking import Answers
@@ -753,7 +753,7 @@ TRIED_MUTANTS: Final = (
     ),
     mutant(
         "what was in vain is tried as often as before",
-        _Fruitless.again,
+        Fruitless.again,
         "min(2 * self._pause, _PAUSE_AT_MOST)",
         "self._pause",
     ),

@@ -71,7 +71,7 @@ static int are_others(const struct replay *r, PyObject *const *call) {
 }
 
 /* Whether those that lie within others' places are as far behind as they were. */
-static int are_within(const struct replay *r) {
+static int are_views_alike(const struct replay *r) {
   for (Py_ssize_t k = 0; k < r->count; k++) {
     const struct argument *one = &r->arguments[k];
     if (one->within >= 0 &&
@@ -123,7 +123,7 @@ static int are_arguments_fit(struct replay *r, PyObject *const *call) {
   if (same)
     return 1;
   sort(r);
-  return are_others(r, call) && are_within(r) && are_apart(r);
+  return are_others(r, call) && are_views_alike(r) && are_apart(r);
 }
 
 /* Whether a mask is without these pages, or has them all; one that did is known. */

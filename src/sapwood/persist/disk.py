@@ -19,10 +19,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Final
+from typing import Any, Final
 
-from sapwood.errors import StoreError, words
-from sapwood.persist.api import Item, check_name, incomplete, is_name, too_large
+from sapwood.errors import MisuseError, StoreError, words
+from sapwood.persist import api
+from sapwood.persist.api import (
+    Item,
+    Store,
+    check_name,
+    incomplete,
+    is_name,
+    too_large,
+)
 from sapwood.persist.evict import Want, victims
 from sapwood.persist.format import accept, check_size, seal, sealed_size
 from sapwood.persist.key import ENTRY, needs
@@ -361,6 +369,25 @@ class Trimmed:
 def is_store(path: str) -> bool:
     """Return whether anything was ever stored in a folder."""
     return (Path(path).expanduser() / _INSIDE).is_dir()
+
+
+def opened(store: Any, limit: int) -> Store:
+    """Return a store; that of a folder, of ``limit`` bytes in all, where it is a path.
+
+    Raises `MisuseError` for what is neither, and for ``~name/...`` of no user.
+    """
+    if isinstance(store, str | os.PathLike):
+        try:
+            return DiskStore(store, limit)
+        except RuntimeError as error:  # it begins with ~ and no user's name
+            raise MisuseError(f"store={store!r} is no folder: {error}") from None
+    if not api.is_store(store):
+        raise MisuseError(
+            f"store={store!r} is neither the path of a folder nor a Store. Pass a "
+            "path, or an object with get, put, delete and scan"
+        )
+    kept: Store = store
+    return kept
 
 
 class DiskStore:

@@ -167,7 +167,9 @@ class RedisStore(_Remote):
         for key, size, idle in zip(keys, told[::2], told[1::2], strict=True):
             if isinstance(size, int) and size:  # else it is gone, or none of ours
                 used = now - idle * _SECOND if isinstance(idle, int) else 0
-                yield key[len(self.prefix.encode()) :].decode(), size, used
+                # What is no text is nobody's name, and is left out for that.
+                name = key[len(self.prefix.encode()) :].decode(errors="replace")
+                yield name, size, used
 
 
 class RedisLease:

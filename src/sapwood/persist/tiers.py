@@ -24,8 +24,8 @@ from weakref import WeakSet
 
 from sapwood import knobs
 from sapwood.errors import MisuseError, StoreError, words
-from sapwood.persist.api import Item, Store, check_name, is_store
-from sapwood.persist.disk import DiskStore
+from sapwood.persist.api import Item, Store, check_name
+from sapwood.persist.disk import opened
 from sapwood.persist.flight import RENEWED, Lease
 from sapwood.persist.key import BLOB
 
@@ -229,7 +229,9 @@ class Tiers:
                 f"{len(stores)} stores, deadline={deadline} and pending={pending} make "
                 "no tiers. Pass a store or more, some seconds, and 1 or more"
             )
-        self.stores, self.deadline = tuple(map(_opened, stores)), deadline
+        limit = knobs.current().store_limit
+        self.stores = tuple(opened(each, limit) for each in stores)
+        self.deadline = deadline
         self._near = self.stores[0]
         self._far = [_Far(store, pending) for store in self.stores[1:]]
         self._questions: WeakSet[_Question] = WeakSet()
@@ -368,18 +370,6 @@ def _tried(call: Callable[..., Any], *given: Any) -> tuple[Any, Exception | None
         return call(*given), None
     except (StoreError, OSError) as error:
         return None, error
-
-
-def _opened(store: Any) -> Store:
-    if isinstance(store, str | os.PathLike):
-        return DiskStore(store, knobs.current().store_limit)
-    if not is_store(store):
-        raise MisuseError(
-            f"{type(store).__qualname__} is no store. Pass the path of a folder, or an "
-            "object with get, put, delete and scan"
-        )
-    kept: Store = store
-    return kept
 
 
 def _leased(store: Any, name: str) -> tuple[Lease | None]:

@@ -496,18 +496,8 @@ def _entries(
         store = settings.store
         if not store:
             return None
-    from sapwood.persist.api import is_store
-    from sapwood.persist.disk import DiskStore
+    from sapwood.persist.disk import opened
     from sapwood.persist.entries import Entries
 
-    if isinstance(store, str):
-        try:
-            store = DiskStore(store, settings.store_limit)
-        except RuntimeError as error:  # it begins with ~ and no user's name
-            raise MisuseError(f"store={store!r} is no folder: {error}") from None
-    elif not is_store(store):
-        raise MisuseError(
-            f"store={store!r} is neither the path of a folder nor a Store. Pass a "
-            "path, a Store, or None for no store"
-        )
-    return Entries(store, lambda reason: emit(StoreTrouble(reason)))
+    found = opened(store, settings.store_limit)
+    return Entries(found, lambda reason: emit(StoreTrouble(reason)))

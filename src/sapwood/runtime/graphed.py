@@ -21,7 +21,7 @@ from sapwood.errors import CaptureError, MisuseError
 from sapwood.tree.call.options import Options
 from sapwood.tree.call.parameters import Parameters, check_kind
 from sapwood.tree.call.stats import Stats
-from sapwood.tree.choose.skips import warn
+from sapwood.tree.choose.skips import Fruitless, warn
 from sapwood.tree.replay.compiled import MISS
 from sapwood.tree.run.runner import Runner
 from sapwood.tree.watch import session
@@ -138,36 +138,12 @@ def _names(given: Sequence[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
-class _Fleeting:
-    """Objects that go before a call of theirs was replayed, one after another.
-
-    After `_FLEETING` of them, that many times the method of one that is not known is
-    plain, and then twice as often: what would record a call takes longer than that.
-    """
-
-    def __init__(self) -> None:
-        self._vain, self._left, self._pause = 0, 0, _FLEETING
-
-    def gone(self, replayed: bool) -> None:
-        """Note that an object is gone. Called anywhere: finalisers do nothing else."""
-        self._vain = 0 if replayed else self._vain + 1
-        if replayed:
-            self._pause = _FLEETING
-        elif self._vain >= _FLEETING:
-            self._vain, self._left = _FLEETING - _TRIED, self._pause
-            self._pause = min(2 * self._pause, _PLAIN_AT_MOST)
-
-    def passes(self) -> bool:
-        """Return whether an unknown object's method is plain now; count it then."""
-        if self._left <= 0:
-            return False
-        self._left -= 1
-        return True
-
-
 _FLEETING: Final = 64
 _TRIED: Final = 4
-_PLAIN_AT_MOST: Final = 1 << 10
+"""After so many objects, one after another, that were gone before a call of theirs was
+replayed, that many times the method of an unknown one is plain, and twice as often each
+time that some more are tried in vain: what would record a call takes longer than it."""
+
 _GO_SOON: Final = CaptureError(
     f"{_FLEETING} objects were gone, one after another, before a call of theirs could "
     "be replayed",
@@ -199,7 +175,7 @@ class Graphed(CallState):
         self._fast_replays = self._on = None
         self._source: Source | None = None
         self._bound: dict[int, tuple[weakref.ref[Any], Graphed]] = {}
-        self._fleeting = _Fleeting()
+        self._fleeting = Fruitless(0, _FLEETING, _TRIED)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if _is_traced() or session.current() is not None or _disabled.get():
@@ -224,8 +200,9 @@ class Graphed(CallState):
             return functools.partial(self.__wrapped__, instance)
         try:
             known = id(instance) in self._bound or self._options.fullgraph
-            if known or not self._fleeting.passes():
+            if known or self._fleeting.left <= 0:
                 return Bound(self, instance)
+            self._fleeting.left -= 1
             error = _GO_SOON
         except CaptureError as caught:
             if self._options.fullgraph:
@@ -267,8 +244,10 @@ class Graphed(CallState):
         """Forget an object that is gone; note whether a call of its was replayed."""
         _, bound = self._bound.pop(key, (None, None))
         runner = None if bound is None else bound._runner  # noqa: SLF001
-        if runner is not None:
-            self._fleeting.gone(runner.has_replayed())
+        if runner is not None and runner.has_replayed():
+            self._fleeting = Fruitless(0, _FLEETING, _TRIED)
+        elif runner is not None:
+            self._fleeting.again()
 
     def runner(self) -> Runner:
         """Return what runs this function on its runtime."""

@@ -285,7 +285,7 @@ def test_a_folder_that_others_may_write_is_not_used(store):
 @pytest.mark.parametrize(
     ("given", "options", "match"),
     [
-        (3, {}, "int is no store"),
+        (3, {}, "store=3 is neither the path"),
         (Kept(), {}, "Pass secret="),
         ("there", {"secret": b"short"}, "at least 16 bytes"),
         ("there", {"secret": "text of sixteen letters"}, "at least 16 bytes"),

@@ -34,8 +34,7 @@ from torch._inductor import remote_cache as remote
 
 from sapwood import knobs
 from sapwood.errors import MisuseError, StoreError, StoreWarning
-from sapwood.persist.api import is_store
-from sapwood.persist.disk import DiskStore
+from sapwood.persist.disk import DiskStore, opened
 from sapwood.persist.entries import Absent, Entries
 from sapwood.persist.flight import flight
 from sapwood.persist.format import join, read
@@ -283,14 +282,9 @@ def install_cache(
             "secret= is not bytes, or is too short. Pass at least 16 bytes, drawn at "
             "random, such as secrets.token_bytes(32)"
         )
-    if isinstance(store, str | os.PathLike):
-        store = DiskStore(store, knobs.current().store_limit)
-    elif not is_store(store):
-        raise MisuseError(
-            f"{type(store).__qualname__} is no store. Pass the path of a folder, or an "
-            "object with get, put, delete and scan"
-        )
-    elif secret is None:
+    is_path = isinstance(store, str | os.PathLike)
+    store = opened(store, knobs.current().store_limit)
+    if secret is None and not is_path:
         raise MisuseError(
             "what is stored is code that will run, and nobody knows who else writes to "
             f"a {type(store).__qualname__}. Pass secret=, which signs it"

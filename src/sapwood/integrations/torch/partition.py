@@ -57,7 +57,7 @@ class Partition:
         self.__qualname__ = name
         self._realigned: Compiled | None = None
         self.has_run = False
-        """Then its kernels are tuned: a listener is told what they do from now on."""
+        """Whether its kernels are tuned: a first run may do what no later one does."""
 
     def __call__(self, *inputs: Any) -> Any:
         """Run the partition; whoever watches this thread is told of it as a whole."""
@@ -68,7 +68,7 @@ class Partition:
             for each in watchers:
                 stack.enter_context(each.region(self, given))
             writable = self._memory_of(given) if watchers else {}
-            results = self._run(given, watchers)
+            results = self._run_watched(given, watchers)
             if writable:
                 # A replay copies its inputs. It would give the argument in whose memory
                 # a result lies as that is, which is not written then.
@@ -77,7 +77,9 @@ class Partition:
                 each.gave(results)
         return results
 
-    def _run(self, inputs: list[Any], watchers: Sequence[Listener]) -> Sequence[Any]:
+    def _run_watched(
+        self, inputs: list[Any], watchers: Sequence[Listener]
+    ) -> Sequence[Any]:
         """Run what is compiled; give seeds that nobody reads where a capture has them.
 
         Attention that keeps little memory returns its seeds on the host, but on the
@@ -95,8 +97,8 @@ class Partition:
         read = seeds and (own or draws.get_offset() != before)
         # Not by an operation, of which watchers would be told.
         if read and any(int(results[i].numpy()) % _SEED_ROOM in drawn for i in seeds):
-            # In a backward that is not captured, an address of the device's would be
-            # taken for one of the host's.
+            # A backward that is not captured reads seeds on the host: one of the device
+            # would end the process.
             for each in watchers:
                 each.refused(*_SEEDS)
             return results

@@ -119,7 +119,7 @@ def _kind(reason: str) -> str:
     return _VALUE.sub("#", reason)
 
 
-class _Fruitless:
+class Fruitless:
     """What was done for calls in vain, watched or recorded, since one was replayed.
 
     After the ``most`` that are done, and then after each ``tries`` more, ``left`` calls
@@ -179,9 +179,9 @@ class Skips(SkipsState):
         self._guarded: dict[Hashable, list[tuple[Ambient, str]]] = {}
         self._failed: Counter[Hashable] = Counter()
         self._reasons: dict[str, str] = {}
-        self._strange = _Fruitless(0, _NEW, _TRIES)
-        self._fruitless: dict[Hashable, _Fruitless] = {}
-        self._paused: dict[Hashable, _Fruitless] = {}
+        self._strange = Fruitless(0, _NEW, _TRIES)
+        self._fruitless: dict[Hashable, Fruitless] = {}
+        self._paused: dict[Hashable, Fruitless] = {}
 
     def shared(self, nodes: Collection[Node]) -> None:
         """Take these for recordings of the function, too."""
@@ -226,7 +226,7 @@ class Skips(SkipsState):
         raises, the user is told once, and the next ones run eagerly.
         """
         if replays - self._strange.replays >= _NEW:
-            self._strange = _Fruitless(replays, _NEW, _TRIES)
+            self._strange = Fruitless(replays, _NEW, _TRIES)
         self._strange.spared(replays)
         if not self._strange.again():
             return
@@ -285,14 +285,14 @@ class Skips(SkipsState):
         next calls run eagerly, and that is told once.
         """
         self.let_go()
-        self._strange = _Fruitless(replays, _NEW, _TRIES)
+        self._strange = Fruitless(replays, _NEW, _TRIES)
         look = self._look(call.args, call.kwargs)
         if len(self._recorded) < _KNOWN:
             self._recorded.add(look)
         known = self._fruitless.get(look)
         if known is None or known.replays != replays:
             if known is not None or len(self._fruitless) < _KNOWN:
-                self._fruitless[look] = _Fruitless(replays, _FRUITLESS, 2)
+                self._fruitless[look] = Fruitless(replays, _FRUITLESS, 2)
         elif not self._options.donate and known.again():
             if not known.reason:
                 known.untold = _in_vain(why)

@@ -297,9 +297,9 @@ def keys_of(value: dict[Any, Any]) -> Any:
 
 
 def kept_besides(structure: Any) -> list[Any]:
-    """Return what a structure holds as it is, but for strings: keys of dicts above all.
+    """Return what a structure holds besides its leaves: keys of dicts, above all.
 
-    Where that are arrays, each nest that is put together has the very same ones.
+    Each nest that is put together of it has these very objects.
     """
     if structure is None or type(structure) is int:
         return []

@@ -276,21 +276,22 @@ def also_returned(
 
 
 def keyed(
-    nests: Iterable[Structure], is_array: Callable[[Any], bool], reads: Sequence[Array]
+    nests: Iterable[Structure],
+    is_array: Callable[[Any], bool],
+    reads: Callable[[], Sequence[Array]],
 ) -> CaptureError | None:
-    """Return an error of a container that has an array for a key, or in a tuple of one.
+    """Return an error of a dict whose key is an array, or a tuple with one in it.
 
-    One that the function ``reads`` by a name is the same in each call.
+    An array that the function ``reads`` by a name is the same in each call: it may be.
     """
-    known = set(map(id, reads))
-    for kept in map(kept_besides, nests):
-        if any(is_array(each) and id(each) not in known for each in _items_in(kept)):
-            return CaptureError(
-                "an array is a key of a dict that the function gives, and no replay "
-                "would make that anew",
-                remedy="Return pairs of them, or have a name of each for the key",
-            )
-    return None
+    keys = [x for nest in nests for x in _items_in(kept_besides(nest)) if is_array(x)]
+    if not keys or {*map(id, keys)} <= {*map(id, reads())}:
+        return None
+    return CaptureError(
+        "an array is a key of a dict that the function gives, and a replay would give "
+        "the key of the call that was recorded",
+        remedy="Return pairs of keys and values, or have plain values for keys",
+    )
 
 
 def _items_in(value: Any) -> Iterator[Any]:

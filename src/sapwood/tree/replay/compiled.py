@@ -234,16 +234,16 @@ def _arguments(
     fixed = {i for i, _ in node.fixed}
     behind = {i: (k, by) for i, k, by in last_call.within}
     begins = last_call.begins if behind else range(count)
-    found = {k: i for i, k in enumerate(begins)}
-    return tuple(
-        (0, False, (), *behind[k])
-        if k in behind
-        else (
-            node.places[found[k]].size * node.places[found[k]].used,
-            *(found[k] in fixed, words.get(found[k], ()), -1, 0),
-        )
-        for k in range(count)
-    )
+    places = {k: i for i, k in enumerate(begins)}
+
+    def known(k: int) -> tuple[Any, ...]:
+        if k in behind:
+            return 0, False, (), *behind[k]
+        place = places[k]
+        use = node.places[place]
+        return use.size * use.used, place in fixed, words.get(place, ()), -1, 0
+
+    return tuple(map(known, range(count)))
 
 
 def _besides(fast: FastReplay) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -21,7 +21,7 @@ from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.skips import Skips
 from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import Survey, Surveyor, changes, kept_states
-from sapwood.tree.nests.containers import arrays_in, kept_besides, taken_apart
+from sapwood.tree.nests.containers import arrays_in, taken_apart
 from sapwood.tree.node.node import Node
 from sapwood.tree.node.objects import told
 from sapwood.tree.node.outputs import analyse
@@ -226,9 +226,7 @@ class Eagerly:
         )
         nests = [taken_apart(result, self._is_array)[1]]
         nests += [each.structure for each in items if each is not None]
-        if not any(map(kept_besides, nests)):
-            return None
-        return taking.keyed(nests, self._is_array, before.arrays())
+        return taking.keyed(nests, self._is_array, before.arrays)
 
     def _repeats(
         self, watching: Session, live: Rehearsed, before: Survey
