@@ -697,9 +697,9 @@ def test_methods_of_objects_that_go_at_once(rt):
         ]
     assert len(told) == 1
     assert sum(plain) > 100
-    replayed = 0
+    replayed = []
     for stays in objects(150):
         for _ in range(6):
             assert np.asarray(stays.scaled(2.0)).tolist() == [0.0, 2.0, 4.0]
-        replayed += hasattr(stays.scaled, "stats") and stays.scaled.stats().replays
-    assert replayed > 10
+        replayed.append(hasattr(stays.scaled, "stats") and stays.scaled.stats().replays)
+    assert all(replayed[-20:])

@@ -48,6 +48,22 @@ def test_one_has_a_lease(granting):
     other.release()
 
 
+def test_a_lease_that_comes_too_late_ends():
+    """Nobody waits for it any more: it would keep all others waiting."""
+    asked, released = Event(), Event()
+
+    class Late(MemoryStore):
+        def lease(self, _):
+            assert asked.wait(20)
+            return SimpleNamespace(renew=bool, release=released.set)
+
+    tiers = Tiers(MemoryStore(), Late(), deadline=0.05)
+    with pytest.raises(OSError, match="grants leases"):
+        tiers.lease("x")
+    asked.set()
+    assert released.wait(20)
+
+
 def test_one_makes_what_many_want(granting):
     """And the others find it."""
     made = []

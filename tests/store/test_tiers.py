@@ -241,6 +241,39 @@ def test_no_method_is_delayed(slow, call):
             assert tiers.close() is False
 
 
+def test_a_tier_that_hangs_starves_none_behind_it(slow):
+    """It uses up the deadline, and those behind it are not late for that."""
+    last = MemoryStore()
+    for number in range(40):
+        last.put(f"x{number}", b"1")
+    tiers = Tiers(MemoryStore(), slow, last, deadline=0.1)
+    found = [tiers.get(f"x{number}") for number in range(40)]
+    assert found.count(b"1") > 30
+    assert tiers.stats()[1].keys() <= {"hits", "skipped", "late"}
+    assert tiers.stats()[1].get("late", 0) < 3
+
+
+def test_a_manifest_is_kept_while_nobody_says_that_its_blobs_are_gone(make_key):
+    """A server that breaks off between the two would lose it for all machines."""
+
+    class BreaksOff(MemoryStore):
+        broken = False
+
+        def get(self, name):
+            if self.broken and name.startswith("blob"):
+                raise OSError("it broke off")
+            return super().get(name)
+
+    far, key, parts = BreaksOff(), make_key(x="1"), {"ops": b"1" * 99}
+    Entries(far).put(key, parts)
+    tiers = Tiers(MemoryStore(), far)
+    far.broken = True
+    assert Entries(tiers).find(key).outcome == "errors"
+    assert tiers.close()
+    far.broken = False
+    assert Entries(far).find(key) == parts
+
+
 def test_threads_are_delayed_together(slow):
     """And not one after the other."""
     tiers = Tiers(MemoryStore(), slow, deadline=DEADLINE)
@@ -445,6 +478,36 @@ if sys.argv[2] == "fork":
         assert tiers.close()
         os._exit(0)
 """
+
+
+FORKED = """
+import os, threading
+from sapwood.persist.memory import MemoryStore
+from sapwood.persist.tiers import Tiers
+
+class Near(MemoryStore):
+    def put(self, name, value):
+        began.set()
+        ends.wait(60)
+
+began, ends = threading.Event(), threading.Event()
+tiers = Tiers(Near(), MemoryStore())
+threading.Thread(target=tiers.put, args=("x", b"1"), daemon=True).start()
+began.wait(60)
+if os.fork():
+    status = os.wait()[1]
+    ends.set()
+    assert status == 0
+else:
+    assert tiers.get("absent") is None
+    os._exit(0)
+"""
+
+
+def test_a_child_that_is_forked_within_a_put_goes_on():
+    """Whoever had the lock has not come with it."""
+    ran = [sys.executable, "-W", "ignore", "-c", FORKED]
+    subprocess.run(ran, check=True, env={**os.environ}, timeout=30)
 
 
 @pytest.mark.parametrize("way", ["end", "fork"])
