@@ -1,16 +1,17 @@
 """Compiled models, side by side: without graphs, torch's trees, `backend="sapwood"`.
 
 All columns run the same code of Inductor's, deterministic, so that all are to be equal
-bit for bit. Host and total are microseconds of a call, medians of interleaved rounds;
-*empty* is the same compiled call whose partitions give what they gave once, at no work:
-what remains is Dynamo's, autograd's and the caller's own. *Memory* is what a column has
-added to what torch and Sapwood have of the device, *first* the seconds until its third
+bit for bit. Host and total are microseconds of a call, medians of interleaved rounds.
+Two more columns show what nobody can save. *Empty* is the same compiled call whose
+partitions give what they gave once, at no work: what remains is Dynamo's, autograd's
+and the caller's own. *Launch* has each partition launch a graph besides, of inputs of
+its own, and look at nothing. *Memory* is what a column has added to what is taken of
+the device, which nobody else may use meanwhile, *first* the seconds until its third
 call is over.
 
 Run it by path for a table; ``--out`` keeps the figures as compiled.json, by default in
 $OUT. Code that is in torch's cache is compiled quickly: run each row beforehand, all at
-once, with ``--rounds 0``, and measure then. Each of those processes knows best what
-memory its row takes, which nothing before it has left to it.
+once, with ``--rounds 0``, and measure then.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
@@ -38,9 +39,10 @@ from torch_limit import Figures, at_most, tried
 
 from sapwood.integrations.torch import backend
 from sapwood.integrations.torch.partition import Partition
+from sapwood.integrations.torch.storages import tensor_over
 
-ROUNDS: Final = 9
-COLUMNS: Final = ("no graphs", "trees", "ours", "empty")
+ROUNDS: Final = 15
+COLUMNS: Final = ("no graphs", "trees", "ours", "empty", "launch")
 CHECKED: Final = 6
 """How many calls are compared with those without graphs."""
 
@@ -255,17 +257,44 @@ ROWS: Final[dict[str, Make]] = {
 }
 
 
-def empty(_: Any, model: Any, *__: Any, **___: Any) -> Callable[[list[Any]], Any]:
-    """Return a partition that does its work once, and gives the same again."""
-    given: list[Any] = []
+def again(values: Sequence[Any]) -> list[Any]:
+    """Return values; tensors of them as new ones over the same memory."""
+    return [x.data if torch.is_tensor(x) else x for x in values]
+
+
+def aside(value: Any) -> Any:
+    """Return a value; of a tensor, what lies likewise in a copy of all its memory."""
+    if not torch.is_tensor(value):
+        return value
+    look = tuple(value.shape), value.stride(), value.dtype
+    copy = value.untyped_storage().clone()
+    return tensor_over(*look, copy, value.storage_offset())
+
+
+def empty(*args: Any, launches: bool = False, **more: Any) -> Callable[..., Any]:
+    """Return a partition that does its work a few times, and gives the last again.
+
+    If it ``launches``, a graph of that work, of copies of its inputs, runs each time.
+    """
+    work, given, count = plain(*args, **more), [], 0
+    graph = torch.cuda.CUDAGraph()
 
     def run(inputs: list[Any]) -> Any:
-        if len(given) < CHECKED:
-            found = model(inputs)
-            given.append([x.detach() if torch.is_tensor(x) else x for x in found])
+        nonlocal given, count
+        if count < CHECKED:
+            count += 1
+            if launches and count == CHECKED:
+                kept = [*map(aside, inputs)]
+                with torch.cuda.graph(graph):
+                    work([*kept])
+                run.kept = kept  # type: ignore[attr-defined]
+            found = work(inputs)
+            given = again(found)
             return found
         inputs.clear()
-        return tuple(x.detach() if torch.is_tensor(x) else x for x in given[0])
+        if launches:
+            graph.replay()
+        return again(given)
 
     return run
 
@@ -296,7 +325,11 @@ def wrapping(wrap: Any) -> Iterator[None]:
 def column(name: str, row: Make) -> Figures:
     """Compile a row for one column, and run it until it is warm."""
     torch.manual_seed(3)
-    wraps = {"no graphs": plain, "empty": empty}
+    wraps = {
+        "no graphs": plain,
+        "empty": empty,
+        "launch": partial(empty, launches=True),
+    }
     options = {"deterministic": True, "triton.cudagraphs": True}
     how: dict[str, Any] = {"options": options}
     if name != "trees":
@@ -332,12 +365,12 @@ def leaves(found: Any) -> list[Any]:
 
 
 def in_use() -> int:
-    """Return how many MiB of the device torch has, and Sapwood."""
+    """Return how many MiB of the device are taken, by anybody."""
     gc.collect()
+    torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    ours = backend._runtime(0).memory_stats()  # noqa: SLF001
-    mapped = (ours["pages.mapped"] + ours["heap.pages"]) * ours["page.bytes"]
-    return int(torch.cuda.memory_reserved() + mapped) >> 20
+    free, whole = torch.cuda.mem_get_info()
+    return (whole - free) >> 20
 
 
 def measured(row: Make, seconds: int, rounds: int) -> Figures:
@@ -352,10 +385,12 @@ def measured(row: Make, seconds: int, rounds: int) -> Figures:
     plain = made["no graphs"]["seen"]
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in COLUMNS}
     count = 40
+    gc.disable()  # what it takes depends on what other columns have made
     for _ in range(rounds):
         for name in COLUMNS:
             run = made[name]["run"]
             torch.cuda.synchronize()
+            gc.collect()
             start = time.perf_counter()
             for _ in range(count):
                 torch.compiler.cudagraph_mark_step_begin()
@@ -364,6 +399,7 @@ def measured(row: Make, seconds: int, rounds: int) -> Figures:
             torch.cuda.synchronize()
             total = time.perf_counter() - start
             samples[name].append((host / count * 1e6, total / count * 1e6))
+    gc.enable()
     return {
         name: {
             **times(samples[name]),
@@ -398,6 +434,7 @@ def main() -> None:
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.deterministic = True
     torch.use_deterministic_algorithms(True, warn_only=True)
+    torch._dynamo.config.recompile_limit = 64  # noqa: SLF001 - eight sizes, by columns
     torch.utils.deterministic.fill_uninitialized_memory = False
     kept: Figures = {"about": about(), "rows": {}}
     print(f"{'host / total us, MiB, s':20}", *[f"{each:>26}" for each in COLUMNS])

@@ -53,7 +53,8 @@ static int launched(struct replay *r) {
 }
 
 static PyObject *made(const struct maker *m) {
-  return PyObject_Vectorcall(m->function, m->arguments, (size_t)m->count, NULL);
+  return m->argument ? PyObject_CallOneArg(m->function, m->argument)
+                     : PyObject_CallNoArgs(m->function);
 }
 
 /* The new arrays, and what else is picked; NULL with an error. */

@@ -200,10 +200,9 @@ static void read_makers(struct replay *r) {
   for (Py_ssize_t k = 0; k < r->made; k++) {
     PyObject *from = item(at(r, MAKERS), k);
     struct maker *m = &r->makers[k];
-    m->count = PyTuple_GET_SIZE(from) - 1;
-    m->function = m->count ? item(from, 0) : (PyObject *)number(from, 0);
-    for (Py_ssize_t n = 0; n < m->count; n++)
-      m->arguments[n] = n ? item(from, n + 1) : (PyObject *)number(from, 1);
+    int takes = PyTuple_GET_SIZE(from) > 1;
+    m->function = takes ? item(from, 0) : (PyObject *)number(from, 0);
+    m->argument = takes ? (PyObject *)number(from, 1) : NULL;
   }
 }
 

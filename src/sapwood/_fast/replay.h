@@ -5,7 +5,7 @@
 #include "probe.h"
 #include "state.h"
 
-enum { NOTES = 512, PASSED = 4 };
+enum { NOTES = 512 };
 
 /* What is at which place of the tuple. */
 enum place {
@@ -59,8 +59,7 @@ struct copies {
 };
 
 struct maker {
-  PyObject *function, *arguments[PASSED];
-  Py_ssize_t count;
+  PyObject *function, *argument; /* it may have none */
 };
 
 /* What nobody else may have: so many references to it there are then. */

@@ -69,17 +69,19 @@ def graphed(
     fn: Callable[..., Any] | None,
     options: GraphOptions,
     hears: Callable[[str], None] | None = None,
+    *,
+    guarded: bool = False,
 ) -> Any:
     """Return a graphed function, or without ``fn`` a decorator that makes one.
 
-    ``hears`` is told, too, of each reason for which calls run eagerly. Raises
-    `MisuseError` for wrong options.
+    ``hears`` is told, too, of each reason for which calls run eagerly; ``guarded`` is
+    as in `Options`. Raises `MisuseError` for wrong options.
     """
     _check_names(options)
     if fn is None:
-        return lambda fn: graphed(runtime, fn, options, hears)
+        return lambda fn: graphed(runtime, fn, options)
     check_kind(fn)
-    made = _options(fn, options, hears)
+    made = replace(_options(fn, options), hears=hears, guarded=guarded)
     parameters = Parameters(fn)
     parameters.check("donate", made.donate)
     parameters.check("pinned", made.pinned)
@@ -99,11 +101,7 @@ def _check_names(options: GraphOptions) -> None:
             )
 
 
-def _options(
-    fn: Callable[..., Any],
-    options: GraphOptions,
-    hears: Callable[[str], None] | None,
-) -> Options:
+def _options(fn: Callable[..., Any], options: GraphOptions) -> Options:
     name, verify = options.get("name"), options.get("verify", 0)
     fullgraph = options.get("fullgraph", False)
     if type(fullgraph) is not bool:
@@ -130,7 +128,6 @@ def _options(
         max_recordings=settings.max_recordings,
         fullgraph=fullgraph,
         verify=verify,
-        hears=hears,
     )
 
 

@@ -250,7 +250,9 @@ def test_deviations_in_a_tensor(alike, fn):
             kept.append(f(w.values(16)))
             yield kept, torch.rand(3, device="cuda")
 
-    assert alike(program).count("replays") >= 5
+    world = alike(program)
+    (function,) = world.functions
+    assert world.count("replays") >= 5, function.explain()
 
 
 def test_a_negative_deviation_raises_as_ever(alike):

@@ -54,7 +54,8 @@ def taken(monkeypatch, tmp_path):
     def noted(options, model, *args, **kwargs):
         kinds = []
 
-        def graphed(_, part, made, hears):
+        def graphed(_, part, made, hears, *, guarded):
+            assert guarded
             assert hears == part.heard
             assert isinstance(part, Partition)
             kinds.append((part.mutated_input_idxs, made))
@@ -519,7 +520,7 @@ def test_torch_can_have_a_skip_be_an_error(asked, monkeypatch):
     """By ``triton.cudagraph_or_error``."""
     backend = import_module("sapwood.integrations.torch.backend")
     seen = []
-    monkeypatch.setattr(backend, "graphed", lambda *args: seen.append(args[2]))
+    monkeypatch.setattr(backend, "graphed", lambda *args, **_: seen.append(args[2]))
     config = import_module("torch._inductor.config")
     with config.patch({"triton.cudagraph_or_error": asked}):
         backend._wrapped({}, lambda _: None, donates=False, device_index=0)

@@ -238,7 +238,8 @@ def _wrapped(
     )
     fullgraph = options.get("fullgraph", False) or config.triton.cudagraph_or_error
     made: GraphOptions = {**options, "name": name, "fullgraph": fullgraph}
-    call = graphed(partial(_runtime, device_index), part, made, part.heard)
+    own = partial(_runtime, device_index)
+    call = graphed(own, part, made, part.heard, guarded=True)
     sizes = config.triton.cudagraph_capture_sizes
     return part.calls(call, sizes, partial(_is_ready, device_index, made, part.heard))
 

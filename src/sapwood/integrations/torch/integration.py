@@ -47,8 +47,11 @@ _FLAGS: Final[tuple[Any, ...]] = (
 )
 _grad_enabled = torch.is_grad_enabled
 _strided = torch.strided
-_tensor_like: Any = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", None)
-"""Makes a tensor over the storage of another that has nothing else to do with it."""
+_tensor_like: Final[Callable[[Any], Any]] = attrgetter("data")
+"""Makes a tensor over the storage of another that has nothing else to do with it.
+
+A version of its own, too: what `Tensor.detach` gives shares that with the other.
+"""
 _users_of = torch._C._storage_Use_Count
 _where: Any = torch.Tensor.data_ptr
 _wants = torch.Tensor.requires_grad.__get__
@@ -102,11 +105,20 @@ class TorchIntegration(Integration):
 
     def probe(self, arrays: Sequence[Any]) -> Probe:
         """Return what compares layouts, in C where torch lets it."""
+        return self._probe(arrays, _FLAGS, _grad_enabled)
+
+    def probe_guarded(self, arrays: Sequence[Any]) -> Probe:
+        """Return what compares all but what autograd and lazy views make of tensors."""
+        return self._probe(arrays, (), bool)
+
+    def _probe(
+        self, arrays: Sequence[Any], flags: tuple[Any, ...], mode: Callable[[], bool]
+    ) -> Probe:
         native, table, made = _fast.native(), exchange_table(), None
         if native is not None and table is not None:
-            quick, flags = looks_of_tensors() or ((), 0), (_FLAGS, _grad_enabled)
-            made = native.make_probe(table, *quick, *flags, ALIGNED, (*arrays,))
-        return made or LayoutProbe(self, arrays, lambda _: False, _grad_enabled)
+            quick = looks_of_tensors() or ((), 0)
+            made = native.make_probe(table, *quick, flags, mode, ALIGNED, (*arrays,))
+        return made or LayoutProbe(self, arrays, lambda _: False, mode)
 
     def versions(self, arrays: Sequence[Any]) -> list[tuple[Any, int]] | None:
         """Return where tensors are, whether they require grad, and their versions.
@@ -163,10 +175,9 @@ class TorchIntegration(Integration):
         self, layout: Layout, theirs: Any, offset: int
     ) -> Callable[[], Any] | None:
         """Return what makes tensors quickly, like one that it has; None for others."""
-        if not self._on_cuda or not layout.is_plain or _tensor_like is None:
+        if not self._on_cuda or not layout.is_plain:
             return None
-        first = self._over(layout, theirs, offset)
-        return partial(_tensor_like, first, layout.shape, layout.strides, 0)
+        return partial(_tensor_like, self._over(layout, theirs, offset))
 
 
 def _finished(tensor: Any, layout: Layout) -> Any:

@@ -227,6 +227,10 @@ class Integration(Protocol):
     def probe(self, arrays: Sequence[Array]) -> Probe:
         """Return what says of arrays whether they look as these, and where they are."""
 
+    def probe_guarded(self, arrays: Sequence[Array]) -> Probe:
+        """Return the same of arguments; others have guarded what takes long to tell."""
+        return self.probe(arrays)
+
     def versions(self, arrays: Sequence[Array]) -> list[tuple[Any, int]] | None:
         """Return, of each array, its place and how often it was written.
 

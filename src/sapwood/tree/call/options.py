@@ -12,7 +12,8 @@ class Options:
 
     Where they cannot be recorded, ``fullgraph`` functions raise, and others run
     eagerly; ``told`` are the reasons that were warned of, of all objects of a method,
-    and ``hears`` is called with each, too.
+    and ``hears`` is called with each, too. Whoever calls a ``guarded`` function has
+    compared all but the addresses of the arrays that are passed.
     """
 
     name: str
@@ -24,3 +25,4 @@ class Options:
     verify: int = 0
     told: set[str] = field(default_factory=set, compare=False, repr=False)
     hears: Callable[[str], None] | None = field(default=None, compare=False, repr=False)
+    guarded: bool = False

@@ -22,13 +22,17 @@ _stale: Final[Callable[[Storage], str | None]] = attrgetter("stale")
 
 
 def probe_of(
-    arrays: Sequence[Array], layouts: Sequence[Hashable], integration: Integration
+    arrays: Sequence[Array],
+    layouts: Sequence[Hashable],
+    integration: Integration,
+    *,
+    guarded: bool = False,
 ) -> Probe | None:
     """Return what says whether arrays have these layouts; None where these have not.
 
     Raises `StaleOutput`.
     """
-    made = integration.probe(arrays)
+    made = (integration.probe_guarded if guarded else integration.probe)(arrays)
     if [integration.look(each).checked().layout for each in arrays] != [*layouts]:
         return None
     # The probe was made before the layouts were compared, and is asked behind that: if

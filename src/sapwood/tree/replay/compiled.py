@@ -29,9 +29,6 @@ from sapwood.units import Addr, Mask
 if TYPE_CHECKING:
     from sapwood.tree.replay.fast_replay import FastReplay
 
-_REST: Final = 3
-"""Arguments behind the first that C knows how to pass."""
-
 MISS: Final = object()
 """What C gives where a call does not fit, and nothing has been done."""
 
@@ -301,11 +298,11 @@ def _deeds(fast: FastReplay, slots: Sequence[Binding]) -> tuple[Any, ...]:
 
 
 def _maker(make: Callable[[], Any]) -> tuple[Any, ...]:
-    """Return a function and its arguments, the first by number, or its own number."""
+    """Return a function and its one argument, by number, or its own number."""
     match make:
-        case functools.partial(func=function, args=(first, *rest)):
-            if len(rest) == _REST and not make.keywords:
-                return function, id(first), *rest
+        case functools.partial(func=function, args=(one,)):
+            if not make.keywords:
+                return function, id(one)
     return (id(make),)
 
 

@@ -181,8 +181,9 @@ class FastReplay(ReplayState):
         """Make what plays calls, of the state as it is now, if C can do that."""
         self.guard_epoch = self.node.ambient.program.epoch
         self.stream_epoch = -1
-        probe = self.recordings.integration.probe
-        probes = probe(arrays), probe(found)
+        integration, guarded = self.recordings.integration, self.last_call.guarded
+        probe = integration.probe_guarded if guarded else integration.probe
+        probes = probe(arrays), integration.probe(found)
         # What another thread changed meanwhile, C is not to take for as it was.
         alike = self._look_alike(arrays, found, *probes)
         plan = planned(slots, values, found) if alike else None

@@ -7,6 +7,7 @@ are replayed often get a `FastReplay`, which decides nothing anew.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from sapwood._fast.state import ReplaysState
@@ -43,8 +44,13 @@ class FastReplays(ReplaysState):
         cache: FunctionCache,
         call_log: CallLog,
         parameters: Parameters,
+        *,
+        guarded: bool,
     ) -> None:
         self._recordings, self._cache = recordings, cache
+        self._seen = partial(
+            LastCall.of, integration=recordings.integration, guarded=guarded
+        )
         self._call_log, self._parameters = call_log, parameters
         self.last_call: LastCall | None = None
         self._latest: Specialization | None = None
@@ -124,8 +130,7 @@ class FastReplays(ReplaysState):
 
         ``values`` are what it bound; None: nobody knows.
         """
-        last_call, integration = self.last_call, self._recordings.integration
-        node = found.node
+        last_call, node = self.last_call, found.node
         if node.revokes or node not in self._cache.nodes:
             return  # what was donated is no more: no call is like this one
         if last_call is None or call.key is not last_call.key:
@@ -134,7 +139,7 @@ class FastReplays(ReplaysState):
             _, specialization = self._cache.nodes[node]
             again, self._latest = specialization is self._latest, specialization
             apart = again and not node.nests
-            self.last_call = LastCall.of(call, integration) if apart else None
+            self.last_call = self._seen(call) if apart else None
         known = next((each for each in self._ready if each.node is node), None)
         if known is None:
             # Retry at hits = 4, 8, 16, …: FastReplay.of may return None for good.
@@ -146,7 +151,7 @@ class FastReplays(ReplaysState):
             due = known.is_outdated()
         # Made anew: the arrays in self.last_call may lie at addresses that this node
         # does not take, and then its fast replay would never fit.
-        last_call = LastCall.of(call, integration) if due and not node.nests else None
+        last_call = self._seen(call) if due and not node.nests else None
         if last_call is not None:
             self.forget(node)
             kind = FastChain if node.chain else FastReplay

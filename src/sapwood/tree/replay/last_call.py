@@ -29,7 +29,7 @@ class LastCall:
     looked at, ``again`` the others, and the leaf that each is. ``begins`` says which of
     those arrays begins each place; ``within`` are those that share the storage of one,
     that one, and how many bytes they begin behind it. ``flat``: all that is passed is
-    arrays, by position, each once.
+    arrays, by position, each once; ``guarded``: as `Options` has it.
     """
 
     integration: Integration
@@ -45,9 +45,12 @@ class LastCall:
     probe: Probe
     lows: Sequence[Addr]
     flat: bool
+    guarded: bool
 
     @classmethod
-    def of(cls, seen: Call, integration: Integration) -> LastCall | None:
+    def of(
+        cls, seen: Call, integration: Integration, *, guarded: bool = False
+    ) -> LastCall | None:
         """Return what is to be remembered of a call; None where that is too much."""
         key: Any = seen.key
         _, parts, sharing = key
@@ -65,7 +68,8 @@ class LastCall:
         if any(each.stale is not None for each in given.storages):
             return None
         layouts = [parts[i] for i in firsts]
-        probe = probe_of([seen.leaves[i] for i in firsts], layouts, integration)
+        looked = [seen.leaves[i] for i in firsts]
+        probe = probe_of(looked, layouts, integration, guarded=guarded)
         if probe is None:
             return None
         numbers = {leaf: k for k, leaf in enumerate(firsts)}
@@ -87,6 +91,7 @@ class LastCall:
             probe,
             probe.lows,
             flat=seen.is_flat and not (seen.kwargs or constants or again),
+            guarded=guarded,
         )
 
     def recognise(

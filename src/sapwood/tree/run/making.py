@@ -57,7 +57,11 @@ class Making:
         self.recordings, self.cache = eagerly.recordings, eagerly.cache
         self.parameters, self.call_log = eagerly.parameters, eagerly.call_log
         self.fast_replays = FastReplays(
-            self.recordings, self.cache, self.call_log, self.parameters
+            self.recordings,
+            self.cache,
+            self.call_log,
+            self.parameters,
+            guarded=self.options.guarded,
         )
         self._unwritten: deque[Callable[[], None]] = deque()
 
