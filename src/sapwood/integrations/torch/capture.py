@@ -193,11 +193,20 @@ class TorchOwner:
         eager calls begin it again. Nobody sets the random seed, so that torch raises.
         """
         own = self._generators[1:]
-        for each in own:
-            self._pool.graph.register_generator_state(each)
+        self._register(self._pool.graph)
         self._seeds = [(each, *place_in(each)) for each in own]
         for each in own:
             each.manual_seed(secrets.randbits(63))
+
+    def _register(self, graph: Any) -> None:
+        """Have a graph know the generators that are not the default one.
+
+        Torch keeps what its kernels read of a generator on the device that is current
+        when a graph first knows of it; they may run on another one.
+        """
+        with torch.cuda.device(self._place):
+            for each in self._generators[1:]:
+                graph.register_generator_state(each)
 
     def _put_back_seeds(self) -> None:
         for each in self._seeds:
@@ -254,8 +263,7 @@ class TorchOwner:
         with suppress(RuntimeError):
             self._pool.graph.reset()
         again = torch.cuda.CUDAGraph()
-        for each in self._generators[1:]:
-            again.register_generator_state(each)
+        self._register(again)
         with warnings.catch_warnings(), suppress(RuntimeError):
             warnings.simplefilter("ignore")
             with self._on_stream():
