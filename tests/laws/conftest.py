@@ -288,6 +288,10 @@ class World:
     def step(self, keep=()):
         return nullcontext() if self.plain else self.rt.step(keep=keep)
 
+    def sleep(self):
+        """Give the memory of recordings back, where there are any."""
+        return 0 if self.plain else self.rt.sleep()
+
     def mode(self):
         """Return the context that the program runs in."""
         context = ExitStack()

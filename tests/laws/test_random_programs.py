@@ -209,3 +209,18 @@ def test_random_programs_agree(agree, seed):
         yield from Program(seed, w).run()
 
     agree(program)
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("seed", range(40, 44))
+def test_random_programs_that_sleep_agree(agree, seed):
+    """So they are where memory is given back between calls, again and again."""
+
+    def program(w):
+        draw = random.Random(seed)
+        for shown in Program(seed, w).run():
+            if draw.random() < 0.5:
+                w.sleep()
+            yield shown
+
+    agree(program)

@@ -7,11 +7,14 @@ remembered, so that whoever clobbers or unmaps it can wait for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from sapwood._fast.state import PageState
-from sapwood.driver.api import Driver, ExtentHandle
+from sapwood.driver.api import Access, Driver, ExtentHandle
 from sapwood.driver.release import Release
 from sapwood.driver.results import Result
 from sapwood.driver.streams import Stream
@@ -57,18 +60,26 @@ class Extent:
     """Adjacent numbered pages, created and mapped as one.
 
     ``ranges`` counts the ranges that map it; ``scratch`` says whether any recording
-    may clobber it.
+    may clobber it. One that is ``asleep`` keeps its numbers and its places in ranges,
+    but no addresses are mapped, and it has no ``handle`` until it is to wake.
     """
 
-    __slots__ = ("first", "handle", "mask", "pages", "ranges", "scratch")
+    __slots__ = ("asleep", "first", "handle", "mask", "pages", "ranges", "scratch")
 
     def __init__(
         self, handle: ExtentHandle, first: int, pages: int, *, scratch: bool
     ) -> None:
-        self.handle, self.first, self.pages = handle, first, pages
-        self.scratch = scratch
+        self.handle: ExtentHandle | None = handle
+        self.first, self.pages = first, pages
+        self.scratch, self.asleep = scratch, False
         self.mask = Mask(((1 << pages) - 1) << first)
         self.ranges = 0
+
+    def there(self) -> ExtentHandle:
+        """Return the handle of one that is awake."""
+        if self.handle is None:
+            raise InternalError("an extent is mapped while it sleeps")
+        return self.handle
 
 
 def twice(wait: Callable[[], T]) -> T:
@@ -107,12 +118,13 @@ class Pages(PageState):
 
     ``limit`` bounds the bytes of all extents, the ``heap`` pages included. ``live``
     is the mask of pages that a lease holds; ``lingering`` are the closed ranges that
-    wait for the end of one; ``revoked`` says whether any lease was ever ended while
-    arrays had its bytes, ``ends`` that the device is closed; ``on_empty`` is called
-    when a closed range is gone. ``spare`` and then ``reclaim`` are asked for memory
-    before an `OutOfMemory` is raised, and say whether they found any: what nobody
-    will miss, and what somebody may. ``evict`` is asked for the addresses of a
-    range that somebody may miss; ``holders`` says who has how many bytes.
+    wait for the end of one, ``asleep`` the ranges of which some pages sleep;
+    ``revoked`` says whether any lease was ever ended while arrays had its bytes,
+    ``ends`` that the device is closed; ``on_empty`` is called when a closed range is
+    gone. ``spare`` and then ``reclaim`` are asked for memory before an `OutOfMemory`
+    is raised, and say whether they found any: what nobody will miss, and what somebody
+    may. ``evict`` is asked for the addresses of a range that somebody may miss;
+    ``holders`` says who has how many bytes.
     """
 
     __slots__ = ("__dict__", "__weakref__")
@@ -135,6 +147,7 @@ class Pages(PageState):
         self.evict: Callable[[], bool] = bool
         self.holders: Callable[[], Holders] = tuple
         self._numbers = Mask(0)
+        self.asleep: set[Range] = set()
         self._holds: dict[int, int] = {}
         self.uses = {}
 
@@ -226,7 +239,8 @@ class Pages(PageState):
         self._numbers = Mask(self._numbers & ~extent.mask)
         for stream in list(self.uses):
             self._forget(stream, extent.mask)
-        self.driver.release(extent.handle)
+        if extent.handle is not None:
+            self.driver.release(extent.handle)
 
     def _free_numbers(self, count: int) -> int:
         first, want = 0, (1 << count) - 1
@@ -236,12 +250,76 @@ class Pages(PageState):
 
     def mapped(self, *, scratch: bool | None = None) -> int:
         """Return the number of pages of recordings: scratch, output, or both."""
-        return sum(e.pages for e in self.extents if scratch in (None, e.scratch))
+        there = (e for e in self.extents if e.handle is not None)
+        return sum(e.pages for e in there if scratch in (None, e.scratch))
 
     def shares(self) -> tuple[int, int, int]:
         """Return how many pages recordings have, live outputs, and eager arrays."""
         live = self.live.bit_count()
-        return self._numbers.bit_count() - live, live, self.heap
+        return self.mapped() - live, live, self.heap
+
+    # Sleep.
+
+    def sleep(self, ranges: Iterable[Range]) -> Size:
+        """Give back the physical memory of ranges that no lease holds, until `wake`.
+
+        Addresses, numbers and graphs stay. What others map as well stays, too: somebody
+        captures there, or looks at what he has there. Returns how many bytes.
+        """
+        resting = [r for r in ranges if not (r.closed or r.outsiders())]
+        counts = Counter(e for r in resting for e in {e for _, e in r.mappings()})
+        going = [
+            extent
+            for extent, count in counts.items()
+            if count == extent.ranges and not (extent.asleep or extent.mask & self.live)
+        ]
+        with Release() as release:
+            release(self.settle, reduce(or_, (e.mask for e in going), Mask(0)))
+            self.asleep.update(resting if going else ())
+            for at, extent in [pair for r in resting for pair in r.mappings()]:
+                if extent in going:
+                    release(self.driver.unmap, at, Size(extent.pages * self.page))
+            for extent in going:
+                extent.asleep, handle, extent.handle = True, extent.handle, None
+                if handle is not None:
+                    release(self.driver.release, handle)
+        return Size(sum(extent.pages for extent in going) * self.page)
+
+    def wake(self) -> None:
+        """Have what sleeps again, at the same addresses; what was there is lost.
+
+        Raises `OutOfMemory` or `DriverError`, and then all sleeps on.
+        """
+        if not self.asleep:
+            return
+        mapped: list[tuple[Addr, Size]] = []
+        try:
+            # To make one may evict those who have others.
+            while left := [e for e in self.extents if e.handle is None]:
+                handle = self.create_raw(left[0].pages)
+                left[0].handle = handle
+            for range_ in self.asleep:
+                for at, extent in range_.mappings():
+                    if extent.asleep and extent.handle is not None:
+                        self.driver.map(at, extent.handle)
+                        mapped.append((at, Size(extent.pages * self.page)))
+            for at, size in mapped:
+                self.driver.set_access(at, size, Access.READ_WRITE)
+        except BaseException:
+            self._sleep_on(mapped)
+            raise
+        self.asleep.clear()
+        for extent in self.extents:
+            extent.asleep = False
+
+    def _sleep_on(self, mapped: Iterable[tuple[Addr, Size]]) -> None:
+        with Release() as release:
+            for at, size in mapped:
+                release(self.driver.unmap, at, size)
+            for extent in [e for e in self.extents if e.asleep]:
+                handle, extent.handle = extent.handle, None
+                if handle is not None:
+                    release(self.driver.release, handle)
 
     # Liveness.
 
@@ -278,10 +356,12 @@ class Pages(PageState):
         """Order further work of ``stream`` after all work on these pages.
 
         The pages count as used by it from here on, and by it alone: to wait for it
-        is to wait for the others.
+        is to wait for the others. If they sleep, they wake: no work is on such pages,
+        so that whatever launches on them asks here.
         """
         if len(self.uses) == 1 and self.uses.get(stream, 0) & mask == mask:
             return  # nobody else has work anywhere
+        self.wake()
         others = [s for s, m in self.uses.items() if m & mask and s is not stream]
         for other in others:
             stream.wait(other)

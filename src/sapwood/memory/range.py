@@ -66,7 +66,8 @@ class Loan:
         """Return the scratch extents that may be mapped anywhere in the range."""
         # What was made to be lent goes when that ends: nothing else may lie on it.
         taken = {*self._beside.values(), self._wide}
-        return [e for e in self.pages.extents if e.scratch and e not in taken]
+        known = (e for e in self.pages.extents if e.scratch and not e.asleep)
+        return [e for e in known if e not in taken]
 
     def lend(self, size: Size) -> tuple[Addr, Size]:
         """Back addresses for ``size`` bytes; return where and how many."""
@@ -110,7 +111,7 @@ class Loan:
         extent.ranges += 1
         self._mapped = extent, Size(0)
         for offset in range(0, whole, step):
-            driver.map(Addr(self.at + offset), extent.handle)
+            driver.map(Addr(self.at + offset), extent.there())
             self._mapped = extent, Size(offset + step)
         driver.set_access(self.at, whole, Access.READ_WRITE)
         return whole
@@ -182,8 +183,10 @@ class Range:
     ) -> Range:
         """Reserve addresses for so many bytes of either kind; nothing is mapped yet.
 
-        While none are left, recordings are evicted. Raises `DriverError`.
+        While none are left, recordings are evicted. What sleeps is woken. Raises
+        `DriverError`, or `OutOfMemory`.
         """
+        pages.wake()
         half, rest = (
             Size(max(pages.page, align_up(min(size, HALF), pages.page)))
             for size in (temporaries, stays)
@@ -425,6 +428,7 @@ class Range:
                 release(self._loan.take_back)
                 free = {i: e for i, e in self._extents.items() if not e.mask & live}
                 release(self._unmap, free)
+                self.pages.asleep.discard(self)
             if self._extents or known:
                 self.pages.lingering[self] = None
             else:
@@ -437,7 +441,8 @@ class Range:
     def _idle(self, candidates: Iterable[Extent]) -> list[Extent]:
         """Return those of some extents that there are, and not in this range."""
         mine = set(self._extents.values())
-        return [e for e in candidates if e in self.pages.extents and e not in mine]
+        known = (e for e in candidates if e in self.pages.extents and not e.asleep)
+        return [e for e in known if e not in mine]
 
     def _map(
         self,
@@ -492,7 +497,7 @@ class Range:
         return [(piece.first, piece.pages) for piece in plan.pieces]
 
     def _map_extent(self, index: int, extent: Extent) -> None:
-        self.pages.driver.map(self._at(index), extent.handle)
+        self.pages.driver.map(self._at(index), extent.there())
         # It may lie there already, at pages that are never alive when these are.
         if not self.mask & extent.mask:
             extent.ranges += 1
@@ -518,5 +523,6 @@ class Range:
         with Release() as release:
             for index, extent in extents.items():
                 size = Size(extent.pages * self.pages.page)
-                release(self.pages.driver.unmap, self._at(index), size)
+                if not extent.asleep:
+                    release(self.pages.driver.unmap, self._at(index), size)
             release.each(self.pages.leave, gone)

@@ -334,15 +334,35 @@ class Runtime:
     def synchronize(self) -> None:
         """Wait for all work of the device; what nobody holds is given back."""
         self._open()
-        watching = session.current()
-        if watching is not None:
-            watching.refuse(
-                "synchronize() waits on the host, which no replay would",
-                "Synchronize before or after the graphed function",
-            )
+        _refuse_inside("synchronize() waits on the host, which no replay would")
         self._driver.synchronize()
         with self._device.lock:
             self._device.returns.drain()
+
+    def sleep(self) -> int:
+        """Give the memory of all recordings back until they are called again.
+
+        Their addresses and graphs stay: the next call of one, or `wake`, maps memory
+        there again, and nothing is recorded anew. What lies beside an output that is
+        held, or is looked at in another way, stays as well; arrays that are no outputs
+        are their owners'. Waits for work that is under way. Returns how many bytes the
+        device has more.
+        """
+        self._open()
+        _refuse_inside("sleep() waits on the host, which no replay would")
+        with self._device.lock:
+            self._device.returns.drain()
+            return int(self._recordings.sleep()) + int(self._device.heap.trim())
+
+    def wake(self) -> None:
+        """Have the memory again that `sleep` gave back, before a call asks for it.
+
+        Raises `OutOfMemory` where there is too little by now, and then sleeps on; a
+        call runs eagerly in that case.
+        """
+        self._open()
+        with self._device.lock:
+            self._device.pages.wake()
 
     # What happened, and who holds what.
 
@@ -365,7 +385,8 @@ class Runtime:
         """Return counts of pages, ranges and bytes.
 
         ``pages.mapped`` are the physical pages of all recordings, ``pages.scratch``
-        and ``pages.output`` its parts; ``pages.live`` hold outputs that are held;
+        and ``pages.output`` its parts, while they do not `sleep`; ``pages.live`` hold
+        outputs that are held;
         ``ranges.pages`` sums the pages of all ranges, sharing not counted;
         ``heap.pages`` and ``heap.bytes`` are those of eager arrays; ``limit`` in
         bytes, 0 if there is none.
@@ -453,6 +474,13 @@ class Runtime:
 
     def _open(self) -> None:
         self._device.check_open("this runtime")
+
+
+def _refuse_inside(what: str) -> None:
+    """Refuse a recording where a function that is graphed does this."""
+    watching = session.current()
+    if watching is not None:
+        watching.refuse(what, "Do it before or after the graphed function")
 
 
 def _integration(driver: Driver, arrays: str | None, limit: Size | None) -> Any:

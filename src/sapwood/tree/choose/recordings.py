@@ -29,7 +29,7 @@ from sapwood.tree.choose.timeline import Timeline
 from sapwood.tree.node.leases import Lease, Leases
 from sapwood.tree.node.node import Node
 from sapwood.tree.watch.capturer import GraphCapturer
-from sapwood.units import Mask
+from sapwood.units import Mask, Size
 
 Forget = Callable[[Node, str | None], None]
 
@@ -277,6 +277,23 @@ class Recordings(RecordingsState):
         for each in tuple(self.kept):
             if each.own & clobbers:
                 each.rest()
+
+    def sleep(self) -> Size:
+        """Give back the memory of recordings that nobody has; return how many bytes."""
+        self.rest(Mask(-1))
+        return self.device.pages.sleep(self.ranges())
+
+    def wake(self, node: Node) -> None:
+        """Have what sleeps again before a recording runs, which is not evicted for it.
+
+        Raises `OutOfMemory`.
+        """
+        if self.device.pages.asleep:
+            self.busy.add(node)
+            try:
+                self.device.pages.wake()
+            finally:
+                self.busy.discard(node)
 
     def _let_go(self) -> None:
         """Have all fast replays let go of the storages that they keep."""

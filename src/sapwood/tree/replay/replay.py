@@ -43,6 +43,7 @@ def replay(
     `DriverError` or `OutOfMemory`, and then nothing of it counts as done.
     """
     device = recordings.device
+    recordings.wake(node)
     stream = device.stream()
     lows = prepare(node, given, ambient, stream)
     device.pages.claim(stream, node.clobbers)
