@@ -299,3 +299,76 @@ def test_whatever_fails_nothing_is_left(every_fault):
     assert {"reserve", "create", "map", "set_access", "unmap", "release"} <= set(
         every_fault(live)
     )
+
+
+def _shared(bench):
+    """Yield two ranges that have their scratch in common, and one page of output."""
+    for _ in range(2):
+        range_ = Range.reserve(bench.device.pages)
+        yield range_
+        spans = _capture(bench, range_, [(40, False, False), (8, True, True)])
+        range_.place(range_.page_indices(spans), ())
+
+
+def test_what_sleeps_is_nobody_elses(bench, page):
+    """Pages that another range maps as well, or that a lease holds, stay."""
+    pages = bench.device.pages
+    one, other = ranges = [*_shared(bench)]
+    mapped = pages.mapped()
+    assert pages.sleep([one]) == page
+    assert pages.mapped() == mapped - 1
+    pages.wake()
+    (held,) = other.output_extents()
+    pages.hold(held.mask)
+    assert pages.sleep(ranges) == (mapped - 1) * page
+    assert pages.mapped() == 1
+    _picture(bench, one=one, other=other)
+    pages.drop(held.mask)
+    one.close()
+    assert pages.sleep(ranges) == page
+    pages.wake()
+    assert pages.mapped() == other.size()
+    _picture(bench, other=other)
+    other.close()
+    assert bench.free_pages() == 64
+
+
+def test_what_cannot_wake_sleeps_on(make_bench, page):
+    """Then nothing has changed, and it may wake when there is memory again."""
+    bench = make_bench(limit=24)
+    pages = bench.device.pages
+    ranges = [*_shared(bench)]
+    pages.sleep(ranges)
+    size = Size(23 * page)
+    eager = bench.device.allocate_on_heap(size, bench.device.default)
+    for _ in range(2):
+        with pytest.raises(OutOfMemory):
+            pages.wake()
+        assert pages.mapped() == 0
+        _picture(bench, one=ranges[0], other=ranges[1])
+    del eager
+    bench.drain()
+    bench.device.heap.trim()
+    pages.wake()
+    assert pages.mapped() == ranges[0].size() + 1
+    for range_ in ranges:
+        range_.close()
+
+
+def test_whatever_fails_in_sleep_nothing_is_left(every_fault):
+    """Each driver call of sleep and wake fails once: it is told, and all comes back."""
+
+    def live(bench):
+        pages, ranges = bench.device.pages, []
+        try:
+            ranges.extend(_shared(bench))
+            for _ in range(2):
+                pages.sleep(ranges)
+                pages.wake()
+            pages.sleep(ranges)
+        finally:
+            with Release() as release:
+                for range_ in ranges:
+                    release(range_.close)
+
+    assert {"create", "map", "set_access", "unmap", "release"} <= set(every_fault(live))

@@ -92,6 +92,7 @@ CORRUPTIONS = (
     ("an extent counts its ranges", "ranges.1.mappings.1.first", 9),
     ("a live page is in an extent", "live.0", 7),
     ("a live page is no scratch", "extents.1.scratch", True),
+    ("a live page is awake", "extents.1.asleep", True),
     ("a closed range waits for a lease", "ranges.1.mappings", []),
     ("a closed range maps what is live", "live", [4]),
     ("a mapping lies on pages of its range", "ranges.0.mappings.0.address", BASE + 8),

@@ -30,6 +30,7 @@ from sapwood.tree.call import signature
 from sapwood.tree.call.integration import LayoutProbe
 from sapwood.tree.choose.admit import rejects
 from sapwood.tree.choose.decide import next_step
+from sapwood.tree.choose.recordings import Recordings
 from sapwood.tree.choose.skips import Fruitless, Skips
 from sapwood.tree.choose.specialization import Specialization
 from sapwood.tree.guards import adding, aliasing, ambient, checks, restoring, slots
@@ -516,6 +517,30 @@ GAP_MUTANTS: Final = (
 )
 
 TRIED_MUTANTS: Final = (
+    mutant(
+        "sleep of what is held",
+        Pages.sleep,
+        "extent.mask & self.live",
+        "extent.mask & 0",
+    ),
+    mutant(
+        "sleep of what others map",
+        Pages.sleep,
+        "if count == extent.ranges",
+        "if count <= extent.ranges",
+    ),
+    mutant(
+        "sleep that ends a recording in its call",
+        Recordings.wake,
+        "self.busy.add(node)",
+        "pass",
+    ),
+    mutant(
+        "sleep that is unmapped twice",
+        Range._unmap,
+        "if not extent.asleep:",
+        "if True:",
+    ),
     mutant(
         "regions that write are taken to be passed all that was written",
         _Parts._is_alone,

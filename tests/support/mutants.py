@@ -69,7 +69,7 @@ MEMORY_MUTANTS: Final = (
     mutant(
         "extent mapped twice",
         Loan.spare,
-        "and e not in taken",
+        "if e not in taken",
         "",
     ),
     mutant(

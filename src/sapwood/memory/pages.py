@@ -268,22 +268,22 @@ class Pages(PageState):
         """
         resting = [r for r in ranges if not (r.closed or r.outsiders())]
         counts = Counter(e for r in resting for e in {e for _, e in r.mappings()})
-        going = [
-            extent
+        going = {
+            extent: Size(extent.pages * self.page)
             for extent, count in counts.items()
             if count == extent.ranges and not (extent.asleep or extent.mask & self.live)
-        ]
+        }
         with Release() as release:
             release(self.settle, reduce(or_, (e.mask for e in going), Mask(0)))
             self.asleep.update(resting if going else ())
             for at, extent in [pair for r in resting for pair in r.mappings()]:
                 if extent in going:
-                    release(self.driver.unmap, at, Size(extent.pages * self.page))
+                    release(self.driver.unmap, at, going[extent])
             for extent in going:
                 extent.asleep, handle, extent.handle = True, extent.handle, None
                 if handle is not None:
                     release(self.driver.release, handle)
-        return Size(sum(extent.pages for extent in going) * self.page)
+        return Size(sum(going.values()))
 
     def wake(self) -> None:
         """Have what sleeps again, at the same addresses; what was there is lost.

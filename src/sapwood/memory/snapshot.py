@@ -18,7 +18,7 @@ from sapwood.memory.pages import page_numbers
 from sapwood.memory.range import Range
 from sapwood.units import Addr, Size, touching
 
-_OF_EXTENTS = ("first", "pages", "ranges", "scratch")
+_OF_EXTENTS = ("asleep", "first", "pages", "ranges", "scratch")
 
 
 def snapshot(device: Device, ranges: Mapping[str, Range]) -> dict[str, Any]:

@@ -99,6 +99,8 @@ def _live(snapshot: Picture) -> Iterator[Violation]:
             yield Violation("a live page is in an extent", f"page {number}")
         elif homes[number]["scratch"]:
             yield Violation("a live page is no scratch", f"page {number}")
+        elif homes[number].get("asleep"):
+            yield Violation("a live page is awake", f"page {number}")
     for range_ in snapshot["ranges"]:
         if not range_["closed"]:
             continue
@@ -127,7 +129,8 @@ def _addresses(snapshot: Picture) -> Iterator[Violation]:
 
 
 def _limit(snapshot: Picture) -> Iterator[Violation]:
-    pages = sum(extent["pages"] for extent in snapshot["extents"])
+    awake = (e for e in snapshot["extents"] if not e.get("asleep"))
+    pages = sum(extent["pages"] for extent in awake)
     size = (pages + snapshot["heap"]["pages"]) * snapshot["page"]
     if snapshot["limit"] is not None and size > snapshot["limit"]:
         yield Violation("the limit holds", f"{size} bytes of {snapshot['limit']}")
