@@ -5,13 +5,13 @@ bit for bit. Host and total are microseconds of a call, medians of interleaved r
 Two more columns show what nobody can save. *Empty* is the same compiled call whose
 partitions give what they gave once, at no work: what remains is Dynamo's, autograd's
 and the caller's own. *Launch* has each partition launch a graph besides, of inputs of
-its own, and look at nothing. *Memory* is what a column has added to what is taken of
-the device, which nobody else may use meanwhile, *first* the seconds until its third
-call is over.
+its own, and look at nothing. *Memory* is what a column has added to what torch and
+Sapwood have of the device, *first* the seconds until its third call is over.
 
 Run it by path for a table; ``--out`` keeps the figures as compiled.json, by default in
 $OUT. Code that is in torch's cache is compiled quickly: run each row beforehand, all at
-once, with ``--rounds 0``, and measure then.
+once, with ``--rounds 0``, and measure then. Each of those processes knows best what
+memory its row takes, which nothing before it has left to it.
 """
 
 from __future__ import annotations
@@ -365,12 +365,28 @@ def leaves(found: Any) -> list[Any]:
 
 
 def in_use() -> int:
-    """Return how many MiB of the device are taken, by anybody."""
+    """Return how many MiB of the device torch has, and Sapwood.
+
+    Torch counts what our recordings lend to its pools as its own.
+    """
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    free, whole = torch.cuda.mem_get_info()
-    return (whole - free) >> 20
+    picture = backend._runtime(0).memory_snapshot()  # noqa: SLF001
+    page, ours = picture["page"], picture["heap"]["pages"]
+    ours += sum(each["pages"] for each in picture["extents"])
+    lent = {
+        mapping["address"] // page + k
+        for range_ in picture["ranges"]
+        for mapping in range_["mappings"]
+        for k in range(mapping["pages"])
+    }
+    theirs = (
+        segment["total_size"]
+        for segment in torch.cuda.memory_snapshot()
+        if segment["address"] // page not in lent
+    )
+    return int(sum(theirs) + ours * page) >> 20
 
 
 def measured(row: Make, seconds: int, rounds: int) -> Figures:
