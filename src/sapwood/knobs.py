@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
+from fractions import Fraction
 from functools import partial
 from math import inf
 from typing import Any
@@ -85,10 +86,11 @@ def _count(least: int, most: float = inf) -> Kind:
 
 def _size_of(value: Any, least: int) -> Size:
     if isinstance(value, str):
-        match = re.fullmatch(r"([0-9]+) ?(?:([KMGT])IB|B?)", value.strip().upper())
-        if match is None:
+        text = value.strip().upper()
+        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(?:([KMGT])IB|B?)", text)
+        if match is None or ("." in match[1] and not match[2]):
             raise ValueError(value)
-        value = int(match[1]) << 10 * " KMGT".index(match[2] or " ")
+        value = int(Fraction(match[1]) * (1 << 10 * " KMGT".index(match[2] or " ")))
     if type(value) is not int or value < least:
         raise ValueError(value)
     return Size(value)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import getattr_static
 from typing import Final, Protocol
 
-from sapwood.errors import MisuseError
+from sapwood.errors import MisuseError, SapwoodError
 from sapwood.units import Size, size_text
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,126}")
@@ -104,3 +105,15 @@ def incomplete(name: str) -> OSError:
         errno.EAGAIN,
         f"{name} names what is not stored (any more). Put all of it again",
     )
+
+
+@contextmanager
+def reached(path: str) -> Iterator[None]:
+    """Raise `OSError` for whatever a store, or its client, raises inside."""
+    try:
+        yield
+    except (OSError, SapwoodError):
+        raise
+    except Exception as error:  # each client has errors of its own
+        said = f"{path} fails: {type(error).__qualname__}: {error}"
+        raise OSError(said) from error

@@ -377,6 +377,8 @@ def opened(store: Any, limit: int) -> Store:
     Raises `MisuseError` for what is neither, and for ``~name/...`` of no user.
     """
     if isinstance(store, str | os.PathLike):
+        if not os.fspath(store):
+            raise MisuseError("a store's path is empty. Pass the path of a folder")
         try:
             return DiskStore(store, limit)
         except RuntimeError as error:  # it begins with ~ and no user's name

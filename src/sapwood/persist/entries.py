@@ -16,7 +16,7 @@ from threading import Lock
 from typing import Final, Literal
 
 from sapwood.errors import StoreError, words
-from sapwood.persist.api import Item, Store
+from sapwood.persist.api import Item, Store, reached
 from sapwood.persist.format import refused
 from sapwood.persist.key import (
     BLOB,
@@ -65,6 +65,7 @@ class Entries:
 
     def __init__(self, store: Store, emit: Callable[[str], None] | None = None) -> None:
         self.store = store
+        self.where = str(getattr(store, "path", type(store).__name__))
         self.tally: Counter[str] = Counter()
         self.stopped: str = ""
         """Why nothing is put any more, if so."""
@@ -91,8 +92,7 @@ class Entries:
             if _lasts(error):
                 import logging
 
-                where = getattr(self.store, "path", "the store")
-                self.stopped = f"nothing more is put into {where}: {words(error)}"
+                self.stopped = f"nothing more is put into {self.where}: {words(error)}"
                 logging.getLogger("sapwood").warning("%s", self.stopped)
             self._count(_outcome(error), self.stopped or words(error))
             return False
@@ -100,14 +100,16 @@ class Entries:
         return True
 
     def _put(self, manifest: Manifest, parts: Mapping[str, bytes]) -> None:
-        for part in manifest.parts:
-            self.store.put(part.blob, parts[part.name])
-        self.store.put(entry_name(manifest.key.digest), encode_manifest(manifest))
+        with reached(self.where):
+            for part in manifest.parts:
+                self.store.put(part.blob, parts[part.name])
+            self.store.put(entry_name(manifest.key.digest), encode_manifest(manifest))
 
     def find(self, key: Key) -> Mapping[str, bytes] | Absent:
         """Return the parts under ``key``, whole and as they were put, or why not."""
         try:
-            found = self._load(key)
+            with reached(self.where):
+                found = self._load(key)
         except (StoreError, OSError) as error:
             found = Absent(_outcome(error), words(error))
         if isinstance(found, Absent):
@@ -121,17 +123,23 @@ class Entries:
         for _, manifest in self.manifests():
             yield manifest.key
 
+    def items(self) -> list[Item]:
+        """Return all that the store lists. Raises `OSError` or `StoreError`."""
+        with reached(self.where):
+            return [*self.store.scan()]
+
     def manifests(self) -> Iterator[tuple[Item, Manifest]]:
         """Yield all manifests that can be read, and where, longest unused first."""
         try:
-            items = [item for item in self.store.scan() if item.name.startswith(ENTRY)]
+            items = [item for item in self.items() if item.name.startswith(ENTRY)]
         except (StoreError, OSError) as error:
             self._count(_outcome(error), words(error))
             return
         # Reading is a use: in this order it leaves the order of uses as it was.
         for item in sorted(items, key=lambda item: (item.used, item.name)):
             try:
-                manifest = self._manifest(item.name)
+                with reached(self.where):
+                    manifest = self._manifest(item.name)
             except (StoreError, OSError) as error:
                 self._count(_outcome(error), words(error))
                 continue
@@ -183,7 +191,8 @@ class Entries:
         return parts
 
     def _forget(self, name: str) -> None:
-        with suppress(StoreError, OSError):  # it is told as damaged, gone or not
+        # It is told as damaged, gone or not.
+        with suppress(StoreError, OSError), reached(self.where):
             self.store.delete(name)
 
     def _count(self, outcome: str, reason: str = "") -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from threading import Lock
 from typing import Final
 
+from sapwood import knobs
 from sapwood.persist.api import Item, check_name, incomplete, too_large
 from sapwood.persist.evict import Want, victims
 from sapwood.persist.key import needs
@@ -16,10 +17,13 @@ _ROOM: Final = 256 << 20
 
 
 class MemoryStore:
-    """Keeps values in memory, of ``limit`` bytes in all; they end with the process."""
+    """Keeps values in memory, of ``limit`` bytes in all; they end with the process.
 
-    def __init__(self, limit: int = _ROOM) -> None:
-        self.limit = Size(limit)
+    The limit may be text, such as ``64MiB``. Raises `MisuseError` for another value.
+    """
+
+    def __init__(self, limit: int | str = _ROOM) -> None:
+        self.limit = knobs.limit("limit", limit, "one byte") or Size(_ROOM)
         self._values: dict[str, bytes] = {}
         self._used: dict[str, int] = {}
         self._blobs: dict[str, dict[str, Size]] = {}  # those that manifests name

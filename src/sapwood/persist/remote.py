@@ -12,13 +12,13 @@ import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import datetime
 from importlib import import_module
 from typing import Any, Final
 
-from sapwood.errors import MisuseError, SapwoodError
-from sapwood.persist.api import Item, check_name, incomplete, is_name
+from sapwood.errors import MisuseError
+from sapwood.persist.api import Item, check_name, incomplete, is_name, reached
 from sapwood.persist.flight import RENEWED
 from sapwood.persist.format import accept, seal, sealed_size
 from sapwood.persist.key import needs
@@ -45,7 +45,7 @@ class _Remote(ABC):
 
     def get(self, name: str) -> bytes | None:
         check_name(name)
-        with _reached(self.path):
+        with reached(self.path):
             data = self._read(name)
         if data is None:
             return None
@@ -55,7 +55,7 @@ class _Remote(ABC):
     def put(self, name: str, value: bytes) -> None:
         check_name(name)
         blobs = needs(name, value)
-        with _reached(self.path):
+        with reached(self.path):
             if blobs and not self._has(blobs):
                 self._remove(name)
                 raise incomplete(name)
@@ -63,11 +63,11 @@ class _Remote(ABC):
 
     def delete(self, name: str) -> bool:
         check_name(name)
-        with _reached(self.path):
+        with reached(self.path):
             return self._remove(name)
 
     def scan(self) -> Iterator[Item]:
-        with _reached(self.path):
+        with reached(self.path):
             for name, size, used in self._list():
                 if is_name(name):
                     own = max(size - sealed_size(name, 0), 0)
@@ -90,18 +90,6 @@ class _Remote(ABC):
         """Yield names, sizes of what is stored, and times of last use."""
 
 
-@contextmanager
-def _reached(path: str) -> Iterator[None]:
-    """Raise `OSError` for whatever a client raises inside."""
-    try:
-        yield
-    except (OSError, SapwoodError):
-        raise
-    except Exception as error:  # each client has errors of its own
-        said = f"{path} fails: {type(error).__qualname__}: {error}"
-        raise OSError(said) from error
-
-
 def _imported(module: str, package: str) -> Any:
     try:
         return import_module(module)
@@ -121,9 +109,18 @@ class RedisStore(_Remote):
     """
 
     def __init__(self, client: Any, prefix: str = "sapwood:") -> None:
-        if isinstance(client, str):
-            client = _imported("redis", "redis").Redis.from_url(client)
-        if client.get_encoder().decode_responses:
+        try:
+            if isinstance(client, str):
+                client = _imported("redis", "redis").Redis.from_url(client)
+            decodes = client.get_encoder().decode_responses
+        except (AttributeError, ValueError) as error:
+            raise MisuseError(
+                f"{client!r} is no client of redis-py's, nor a URL of a server: "
+                f"{error}. Pass one such as redis://host:6379/0"
+            ) from error
+        if not isinstance(prefix, str):
+            raise MisuseError(f"prefix={prefix!r} is not text. Pass a str")
+        if decodes:
             raise MisuseError(
                 "this client decodes responses, and values are bytes. Make it without "
                 "decode_responses=True"
@@ -134,7 +131,7 @@ class RedisStore(_Remote):
         """Return a lease on a name, which is to be renewed; None: it is taken."""
         check_name(name)
         lease = RedisLease(self.client, f"{self.prefix}lease:{name}")
-        with _reached(self.path):
+        with reached(self.path):
             return lease if lease.take() else None
 
     def _read(self, name: str) -> bytes | None:
@@ -191,7 +188,7 @@ class RedisLease:
         self._set(0)
 
     def _set(self, lasts: int) -> None:
-        with _reached("Redis"):
+        with reached("Redis"):
             self._client.eval(_OWN, 1, self._key, self._own, lasts)
 
 
@@ -205,6 +202,11 @@ class FsspecStore(_Remote):
     """
 
     def __init__(self, place: Any, path: str = "") -> None:
+        if not (place if isinstance(place, str) else hasattr(place, "cat_file")):
+            raise MisuseError(
+                f"{place!r} is no file system of fsspec's, nor a URL. Pass one such as "
+                "s3://bucket/folder"
+            )
         if isinstance(place, str):
             core = _imported("fsspec.core", "fsspec")
             try:

@@ -224,10 +224,12 @@ class Tiers:
         deadline: float = 0.5,
         pending: int = 64,
     ) -> None:
-        if not stores or not 0 < deadline < math.inf or pending < 1:
+        given: tuple[object, ...] = deadline, pending
+        are_numbers = all(isinstance(each, int | float) for each in given)
+        if not (stores and are_numbers and 0 < deadline < math.inf and pending >= 1):
             raise MisuseError(
-                f"{len(stores)} stores, deadline={deadline} and pending={pending} make "
-                "no tiers. Pass a store or more, some seconds, and 1 or more"
+                f"{len(stores)} stores, deadline={deadline!r} and pending={pending!r} "
+                "make no tiers. Pass a store or more, some seconds, and 1 or more"
             )
         limit = knobs.current().store_limit
         self.stores = tuple(opened(each, limit) for each in stores)

@@ -7,7 +7,7 @@ import importlib
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import deepcopy
@@ -122,8 +122,8 @@ def _options(fn: Callable[..., Any], options: GraphOptions) -> Options:
         settings = replace(settings, max_recordings=recordings)
     return Options(
         name=name or str(getattr(fn, "__qualname__", type(fn).__qualname__)),
-        donate=_names(options.get("donate", ())),
-        pinned=_names(options.get("pinned", ())),
+        donate=_names("donate", options.get("donate", ())),
+        pinned=_names("pinned", options.get("pinned", ())),
         max_variants=settings.max_variants,
         max_recordings=settings.max_recordings,
         fullgraph=fullgraph,
@@ -131,8 +131,14 @@ def _options(fn: Callable[..., Any], options: GraphOptions) -> Options:
     )
 
 
-def _names(given: Sequence[str]) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given)
+def _names(option: str, given: Any) -> tuple[str, ...]:
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, Iterable) or not all(isinstance(n, str) for n in names):
+        raise MisuseError(
+            f"{option}={given!r} is no name of an argument, nor several. Pass text, or "
+            "a list of it"
+        )
+    return tuple(names)
 
 
 _FLEETING: Final = 64

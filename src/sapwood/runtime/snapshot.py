@@ -73,15 +73,17 @@ def picture(
 def store_picture(entries: Entries) -> dict[str, Any]:
     """Return the store's part of a snapshot; without items where it is unreadable."""
     try:
-        items = list(entries.store.scan())
-    except (OSError, StoreError):
-        items = []
+        items = entries.items()
+        count = sum(item.name.startswith("entry-") for item in items)
+        size = sum(item.size for item in items)
+    except (OSError, StoreError, AttributeError, TypeError):
+        count, size = 0, 0  # a store of somebody's lists what is no item
     tally = entries.tally
     return {
-        "path": str(getattr(entries.store, "path", type(entries.store).__name__)),
+        "path": entries.where,
         **{name: tally[name] for name in _TALLIED},
-        "entries": sum(item.name.startswith("entry-") for item in items),
-        "bytes": sum(item.size for item in items),
+        "entries": count,
+        "bytes": size,
     }
 
 
