@@ -25,9 +25,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the verb that ``argv`` names; return the exit code."""
     if isinstance(sys.stdout, TextIOWrapper):  # whatever names and locales there are
         sys.stdout.reconfigure(errors="backslashreplace")
-    arguments = _arguments(sys.argv[1:] if argv is None else argv)
-    module, name = arguments.pop("verb")
     try:
+        arguments = _arguments(sys.argv[1:] if argv is None else argv)
+        module, name = arguments.pop("verb")
         # Each verb is loaded when it is run: most need more than the others.
         verb = getattr(import_module(f"sapwood.cli.{module}"), name)
         code: int = verb(**arguments)
@@ -53,7 +53,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _arguments(argv: Sequence[str]) -> dict[str, Any]:
     """Return the arguments, where options may go before their verb."""
     parser = _parser()
-    return vars(parser.parse_args(parser.in_order(argv)))
+    ordered = parser.in_order(argv)
+    found, more = parser.parse_known_args(ordered)
+    if more:
+        parser.verbs[ordered[0]].error(f"there is no use for {' '.join(more)}")
+    return vars(found)
 
 
 _OWN: Final = {"-h", "--help", "--version"}
@@ -74,13 +78,21 @@ class _Parser(argparse.ArgumentParser):
         found = [at for at, word in enumerate(argv) if word in self.verbs]
         if not found:
             if self.verbs and argv and argv[0].startswith("-") and argv[0] not in _OWN:
-                self.error(f"{argv[0]} needs a verb: one of {', '.join(self.verbs)}")
+                named = argv[0].partition("=")[0]
+                known = any(named in v.options() for v in self.verbs.values())
+                said = f"{named} needs a verb" if known else f"{named} is no option"
+                self.error(f"{said}. The verbs are {', '.join(self.verbs)}")
             return [*argv]
         at = min(found, key=lambda at: (at > 0 and _takes_value(argv[at - 1]), at))
         if not _OWN.isdisjoint(argv[:at]):
             return [*argv]
         rest = [*argv[:at], *argv[at + 1 :]]
         return [argv[at], *self.verbs[argv[at]].in_order(rest)]
+
+    def options(self) -> set[str]:
+        """Return the options of this verb, and of those below it."""
+        below = (verb.options() for verb in self.verbs.values())
+        return {*self._option_string_actions}.union(*below)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}. See {self.prog} --help\n")
@@ -111,7 +123,8 @@ def _parser() -> _Parser:
     report = verb("report", "report", "draw a page from a snapshot in a file")
     add = report.add_argument
     add("snapshot_path", metavar="SNAPSHOT.json")
-    add("-o", "--output", dest="out_path", metavar="PATH", help="default: beside it")
+    put: dict[str, Any] = {"dest": "out_path", "type": _file, "metavar": "PATH"}
+    add("-o", "--output", help="default: beside it", **put)
     diff = verb("diff", "diff", "say what happened between two snapshots in files")
     diff.add_argument("old_path", metavar="OLD.json")
     diff.add_argument("new_path", metavar="NEW.json")
@@ -164,7 +177,8 @@ def _simulates(simulate: argparse.ArgumentParser) -> None:
 def _plans(plan: argparse.ArgumentParser) -> None:
     add = plan.add_argument
     add("path", metavar="TRACE.csv", help="columns id,lower,upper,size")
-    add("-o", "--output", metavar="OUT.csv", help="the trace with a column offset")
+    told = "the trace with a column offset"
+    add("-o", "--output", type=_file, metavar="OUT.csv", help=told)
     add("--capacity", metavar="N", help="bytes, or such as 80GiB: end within it")
     add(
         "--seconds", type=_seconds, metavar="S", help="default: 45, or 5 near the bound"
@@ -177,24 +191,35 @@ def _plans(plan: argparse.ArgumentParser) -> None:
 def _files(run: argparse.ArgumentParser) -> None:
     run.add_argument("path", metavar="FILE")
     given = "a .npy file for the next argument, or for that one"
-    _several(run, "--input", "inputs", "[NAME=]PATH", given)
+    _several(run, "--input", "inputs", "[NAME=]PATH", given, _file)
     result = "where to write the next resulting array, as .npy"
-    _several(run, "--output", "outputs", "PATH", result)
+    _several(run, "--output", "outputs", "PATH", result, _file)
 
 
 def _several(
-    parser: argparse.ArgumentParser, option: str, dest: str, metavar: str, text: str
+    parser: argparse.ArgumentParser,
+    option: str,
+    dest: str,
+    metavar: str,
+    text: str,
+    read: Callable[[str], str] = str,
 ) -> None:
     """Add an option that may be given again and again."""
-    parser.add_argument(
-        option, dest=dest, action="append", default=[], metavar=metavar, help=text
-    )
+    how: dict[str, Any] = {"action": "append", "default": [], "type": read}
+    parser.add_argument(option, dest=dest, metavar=metavar, help=text, **how)
 
 
 def _json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", dest="as_json", action="store_true", help="print for machines"
     )
+
+
+def _file(text: str) -> str:
+    """Return a path that may be a file's."""
+    if not text or text.endswith(("/", os.sep)):
+        raise argparse.ArgumentTypeError(f"{text!r} names no file")
+    return text
 
 
 def _seconds(text: str) -> float:

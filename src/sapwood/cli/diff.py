@@ -27,6 +27,10 @@ def diff(old_path: str, new_path: str, *, as_json: bool = False) -> int:
     if as_json:
         print(json.dumps(found, indent=1))
         return 0
+    if old.get("made", "") > new.get("made", ""):
+        print(
+            "The first file was made after the second: they may be the wrong way round."
+        )
     if not any(found.values()):
         print("Nothing differs: no call, no recording, no memory.")
         return 0

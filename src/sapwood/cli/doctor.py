@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -44,6 +45,7 @@ def findings() -> dict[str, Any]:
         "frameworks": {name: _version(name) for name in FRAMEWORKS},
         "devices": [_device("emulated"), _device("cuda")],
         "runs": {name: _runs(name) for name in FRAMEWORKS},
+        "unknown": _unknown_settings(),
         "fast": _fast.trouble() or "built",
         "settings": _changed_settings(),
     }
@@ -89,7 +91,8 @@ _RUNS = {
 def _runs(framework: str) -> str:
     if _version(framework) is None:
         return "not installed"
-    return _RUNS.get(framework, "its memory can come from sapwood's allocator")
+    said = _RUNS.get(framework, "its memory can come from sapwood's allocator")
+    return said if framework == "numpy" or is_driver_here() else f"{said}: not here"
 
 
 def _changed_settings() -> dict[str, str]:
@@ -99,6 +102,12 @@ def _changed_settings() -> dict[str, str]:
         for setting in knobs.settings()
         if getattr(here, setting.name) != getattr(usual, setting.name)
     }
+
+
+def _unknown_settings() -> list[str]:
+    """Return the variables that are named as settings are, and are none."""
+    known = {setting.variable for setting in knobs.settings()}
+    return sorted(v for v in os.environ if v.startswith("SAPWOOD_") and v not in known)
 
 
 def _show(found: dict[str, Any]) -> None:
@@ -117,3 +126,5 @@ def _show(found: dict[str, Any]) -> None:
     print(f"fast path in C: {found['fast']}")
     for variable, value in found["settings"].items():
         print(f"{variable} is set: {value}")
+    for variable in found["unknown"]:
+        print(f"{variable} is set, but is no setting: docs/settings.md has them all")

@@ -96,7 +96,8 @@ def verify(path: str | None) -> int:
         what = finding.what.removeprefix(f"the stored {finding.name} ")
         print(f"{finding.name}: {what}")
     count = sum(1 for _ in store.scan())
-    print(f"{counted(count, 'value')}, {len(findings)} of them not as they should be")
+    wrong = counted(len(findings), "thing") if findings else "nothing"
+    print(f"{counted(count, 'value')}, {wrong} wrong with them")
     return 1 if findings else 0
 
 

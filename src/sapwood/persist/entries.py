@@ -221,7 +221,7 @@ def verify(store: Store) -> list[Finding]:
     Reads every value: give it a store that is opened to be read only, where what is
     wrong is to stay where it is. Raises OSError where the store cannot be read.
     """
-    findings, blobs, named = [], set(), {}
+    findings, blobs, named = [], dict[str, str](), {}
     for name in sorted(item.name for item in store.scan()):
         try:
             value = store.get(name)
@@ -230,7 +230,7 @@ def verify(store: Store) -> list[Finding]:
             if name.startswith(BLOB):
                 if blob_name(value) != name:
                     findings.append(Finding(name, "holds other contents"))
-                blobs.add(name)
+                blobs[name] = ""
             elif name.startswith(ENTRY):
                 manifest = decode_manifest(value)
                 if entry_name(manifest.key.digest) != name:
@@ -238,9 +238,11 @@ def verify(store: Store) -> list[Finding]:
                 named[name] = {part.blob for part in manifest.parts}
         except StoreError as error:
             findings.append(Finding(name, str(error)))
+            blobs[name] = "damaged"
     findings += [
-        Finding(name, f"names {blob}, which is not there")
+        Finding(name, f"names {blob}, which is {blobs.get(blob, 'not there')}")
         for name, wanted in named.items()
-        for blob in sorted(wanted - blobs)
+        for blob in sorted(wanted)
+        if blobs.get(blob, "not there")
     ]
     return sorted(findings, key=lambda finding: finding.name)

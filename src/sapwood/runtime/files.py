@@ -129,8 +129,8 @@ class Loaded(Graphed):
             return None
         try:
             call = describe(args, kwargs, runner.recordings.integration)
-        except (TypeError, SapwoodError):
-            return None
+        except (TypeError, SapwoodError) as error:
+            raise MisuseError(f"{self._options.name} was loaded, and {error}") from None
         return self._file.unfit(call)
 
     def __repr__(self) -> str:

@@ -119,7 +119,7 @@ class CupyIntegration(Integration):
         if isinstance(value, np.ndarray):
             raise TypeError(host_array(value))
         if is_tensor(value):
-            instead = "cupy.from_dlpack(x), or use arrays='torch'"
+            instead = "Pass cupy.from_dlpack(x), or use arrays='torch'"
             raise TypeError(foreign_tensor(instead))
         if isinstance(value, cupy.ndarray):
             raise TypeError(

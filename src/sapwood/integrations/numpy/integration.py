@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -57,6 +57,12 @@ def _load(plain: Any) -> Layout:
     return layout
 
 
+_TORCH: Final = (
+    "Functions of PyTorch are recorded on a CUDA GPU; on the emulated device NumPy's "
+    "are, of arrays that rt.array makes"
+)
+
+
 class NumpyIntegration(Integration):
     """The adapter of one device's NumPy-API arrays."""
 
@@ -80,7 +86,7 @@ class NumpyIntegration(Integration):
         elif isinstance(value, np.ndarray):
             raise TypeError(host_array(value))
         elif is_tensor(value):
-            raise TypeError(foreign_tensor("rt.array(x.numpy(force=True))"))
+            raise TypeError(foreign_tensor(_TORCH))
 
     def look(self, array: Array) -> Look:
         """Return layout, storage and address."""

@@ -285,7 +285,4 @@ def host_array(array: Any) -> str:
 
 def foreign_tensor(instead: str) -> str:
     """Say why a tensor of torch may not be an argument among other arrays."""
-    return (
-        "a tensor of torch is an argument of a graphed function whose runtime has "
-        f"other arrays. Pass {instead}"
-    )
+    return f"a tensor of torch is an argument, and this runtime has others. {instead}"

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Final
 
 from sapwood.errors import CaptureError, InternalError, OutOfMemory, StaleOutput
 from sapwood.surroundings import Surroundings
@@ -38,6 +38,11 @@ from sapwood.tree.run.verify import distrust, reachable, verified
 from sapwood.tree.tell.explain import explain_function
 from sapwood.tree.watch.capturer import Graded, Hosted
 from sapwood.tree.watch.session import Midway, served
+
+_NEVER_ALIKE: Final = CaptureError(
+    "four calls by warm() were each the first of their kind",
+    remedy="Pass what is new in each call as an array",
+)
 
 
 class Runner:
@@ -367,6 +372,7 @@ class Runner:
         before = Preserved(recordings.device, storages).save()
         rewind = recordings.device.framework.chance()
         tally, made = self.call_log.tally, self.call_log.tally["recordings"]
+        skipped = self.skips.counts.total()
         try:
             with rehearsal():
                 # At most four calls: a warm-up that compiles, a warm-up, a capture that
@@ -378,6 +384,9 @@ class Runner:
             put_back(looked)
             before.restore()
             rewind()
+        said = self.skips.counts.total() > skipped
+        if tally["recordings"] == made and not said and not self._is_warm(call):
+            self.skips.warn(_NEVER_ALIKE)
 
     def _is_warm(self, call: Call) -> bool:
         with self.recordings.device.lock:

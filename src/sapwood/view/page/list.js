@@ -27,7 +27,7 @@ function beginList() {
   document.getElementById("as-tree").addEventListener("click", () => { view.sort = null; relist(); });
   watch(["function"], relist);
   watch(["recording"], () => { reveal(); paintRows(); });
-  const functions = new Set(snapshot.recordings.map((r) => r.function)).size;
+  const functions = snapshot.functions.filter((f) => f.recordings + f.restored > f.evicted).length;
   fill("recordings-lede", functions
     ? `${counted(snapshot.recordings.length, "recording")} of ${counted(functions, "function")}. `
       + "Below each stand those that were made after it."

@@ -7,7 +7,7 @@ function paintMisses() {
   const sorted = [...groups].sort((a, b) => b[1].length - a[1].length);
   const whole = snapshot.functions.filter(({ name }) => !state.function || name === state.function)
     .reduce((sum, f) => KINDS.reduce((n, { key, field }) => n + (key === "replay" ? 0 : f[field]), sum), 0);
-  const told = shown.length < whole ? `The last ${count(shown.length)} of ${counted(whole, "call")} that`
+  const told = shown.length < whole ? `${count(shown.length)} of ${counted(whole, "call")}, the last that were looked at,`
     : counted(shown.length, "call");
   fill("misses-lede", shown.length ? `${told} found no recording to replay. A call may have several reasons.`
     : "No call that is remembered missed.");

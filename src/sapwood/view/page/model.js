@@ -18,6 +18,13 @@ const USES = [
   { key: "free", name: "free", says: "nothing" },
 ];
 
+// Browsers of before 2024 have none.
+Map.groupBy ??= (items, keyOf) => {
+  const groups = new Map();
+  for (const item of items) groups.set(keyOf(item), [...(groups.get(keyOf(item)) ?? []), item]);
+  return groups;
+};
+
 const recordings = new Map(snapshot.recordings.map((r) => [r.id, r]));
 const pages = new Map(snapshot.pages.map((p) => [p.number, p]));
 const children = Map.groupBy(snapshot.recordings, ({ parent }) => (recordings.has(parent) ? parent : null));

@@ -89,7 +89,7 @@ function beginTimeline() {
   timeline.picture.setAttribute("aria-label",
     `${counted(kept, "call")} by time, with the host time of each on a logarithmic scale`);
   fill("calls-lede", kept < allCalls
-    ? `The last ${count(kept)} of ${counted(allCalls, "call")}, each with the time that it took on the host.`
+    ? `${count(kept)} of ${counted(allCalls, "call")}, the last that were looked at, each with the time that it took on the host.`
     : "Every call, with the time that it took on the host.");
   document.getElementById("by-order").addEventListener("click", ({ target }) => {
     timeline.byTime = !timeline.byTime;

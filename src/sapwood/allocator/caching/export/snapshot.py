@@ -146,6 +146,11 @@ def loads(text: str) -> Picture:
         raise MisuseError(
             f"the snapshot is no JSON: {why}. Use the file as it was written"
         ) from None
+    if {"functions", "recordings"} <= top.members().keys():
+        raise MisuseError(
+            "this is a runtime's snapshot, not an allocator's: `sapwood report` draws "
+            "it. Pass what sapwood.allocator.dumps wrote"
+        )
     found = {name: top.value[name] for name in _FORMAT if name in top.members()}
     if found != _FORMAT:
         raise MisuseError(
