@@ -17,6 +17,7 @@ from sapwood.cli import doctor, main
 def test_doctor_says_what_is_here(capsys, monkeypatch):
     """The emulated device works anywhere; changed settings are named."""
     monkeypatch.setenv("SAPWOOD_MAX_VARIANTS", "3")
+    monkeypatch.setenv("SAPWOOD_MAXIMUM", "3")
     assert main(["doctor", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["devices"][0] | {"note": ""} == {
@@ -30,6 +31,7 @@ def test_doctor_says_what_is_here(capsys, monkeypatch):
     assert main(["doctor"]) == 0
     said = capsys.readouterr().out
     assert "SAPWOOD_MAX_VARIANTS is set: 3" in said
+    assert "SAPWOOD_MAXIMUM is set, but is no setting" in said
     assert f"fast path in C: {found['fast']}" in said
 
 
@@ -100,9 +102,12 @@ def test_wrong_usage_exits_with_two(argv, capsys):
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        (["--bogus"], "sapwood: --bogus needs a verb: one of doctor, show, "),
-        (["store", "--json"], "sapwood store: --json needs a verb: one of ls, gc"),
-        (["--bogus", "plan", "x"], "sapwood: unrecognized arguments: --bogus"),
+        (["--bogus"], "sapwood: --bogus is no option. The verbs are doctor, show, "),
+        (["--seed=3"], "sapwood: --seed needs a verb. The verbs are doctor, show, "),
+        (["store", "--json"], "sapwood store: --json needs a verb. The verbs are ls, "),
+        (["--bogus", "plan", "x"], "sapwood plan: there is no use for --bogus"),
+        (["plan", "x", "-o", ""], "sapwood plan: argument -o/--output: '' names no "),
+        (["report", "x", "-o", "y/"], "sapwood report: argument -o/--output: 'y/' na"),
         (["plan"], "sapwood plan: the following arguments are required: TRACE.csv"),
     ],
     ids=lambda argv: " ".join(argv)[:20],

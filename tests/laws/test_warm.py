@@ -254,3 +254,24 @@ def test_arguments_that_no_call_is_recorded_for(rt):
         rt.graph(lambda x: x * 2, fullgraph=True).warm(np.ones(3))
     with pytest.raises(TypeError, match="argument"):
         f.warm()
+
+
+class _Growing:
+    """What it computes with is never what it was."""
+
+    rate = 1.0
+
+
+def test_a_function_that_is_never_alike_says_so(rt):
+    """Nothing was recorded, and all is as before: nobody would notice."""
+    state = _Growing()
+
+    def fn(x):
+        state.rate = state.rate * 2 + 1
+        return x * state.rate
+
+    f = rt.graph(fn)
+    with pytest.warns(sw.GraphSkipWarning, match="eagerly"):
+        f.warm(rt.array(np.ones(3)))
+    assert _counts(f)[1:] == (0, 0)
+    assert state.rate == 1.0

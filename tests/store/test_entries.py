@@ -224,7 +224,7 @@ def test_a_lasting_trouble_ends_putting(number, make_key, caplog):
         entries.put(make_key(shape=shape), PARTS)
     assert store.calls == 1
     assert entries.tally == {"refused": 3}
-    assert told == [entries.stopped] == ["nothing more is put into the store: no"]
+    assert told == [entries.stopped] == ["nothing more is put into Failing: no"]
     assert caplog.messages == told
 
 

@@ -66,8 +66,8 @@ def test_files_that_are_damaged(path, key):
     for file in path.glob("v1/?/blob-*"):
         file.write_bytes(b"")
     findings = verify(DiskStore(path, 0, read_only=True))
-    assert sum("is damaged" in finding.what for finding in findings) == 2
-    assert sum("which is not there" in finding.what for finding in findings) == 2
+    assert sum("is damaged" in finding.what for finding in findings) == 4
+    assert sum("which is damaged" in finding.what for finding in findings) == 2
 
 
 def test_what_goes_meanwhile_is_not_missed(whole, key, monkeypatch):

@@ -91,6 +91,9 @@ def test_the_verb_says_what_differs(files, capsys):
     one, other = (json.loads(Path(path).read_text()) for path in files)
     told = json.loads(capsys.readouterr().out)
     assert told == json.loads(json.dumps(difference(one, other)))
+    assert main(["diff", *files[::-1]]) == 0
+    later = one["made"] < other["made"]
+    assert ("the wrong way round" in capsys.readouterr().out) == later
     assert main(["diff", files[0], files[0]]) == 0
     assert capsys.readouterr().out == (
         "Nothing differs: no call, no recording, no memory.\n"

@@ -97,7 +97,7 @@ def verify(path: str | None) -> int:
         print(f"{finding.name}: {what}")
     count = sum(1 for _ in store.scan())
     wrong = counted(len(findings), "thing") if findings else "nothing"
-    print(f"{counted(count, 'value')}, {wrong} wrong with them")
+    print(f"{counted(count, 'value')}, {wrong} wrong")
     return 1 if findings else 0
 
 

@@ -120,6 +120,7 @@ def _at(data, path):
         ("[" * 100_000, "no JSON"),
         ("[]", "not a mapping"),
         ("{}", "not format"),
+        ('{"functions": [], "recordings": []}', "a runtime's snapshot"),
         ('{"format": "sapwood.allocator", "version": 2}', "version 1"),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Any, Final
 from sapwood.tree.nests.containers import flatten, unflatten
 
 TELL: Final = (
-    "Print it outside the graphed function, or in one that is marked with @sw.eager"
+    "Print it outside the graphed function, or in a function marked with @sw.eager"
 )
 
 

@@ -88,7 +88,7 @@ function sharingFigure() {
   const bytes = size(mapped * snapshot.device.page_bytes);
   if (!mapped) return figure("Memory of recordings", "0", "no recording holds pages");
   return figure("Memory of recordings", bytes,
-    `${count(ranges)} pages of ranges lie on ${count(mapped)}`);
+    `${counted(mapped, "page")}, shared; ${count(ranges)} without sharing`);
 }
 
 function liveFigure() {
