@@ -249,6 +249,12 @@ def _tell_mistyped(environment: Mapping[str, str]) -> None:
             )
 
 
+def unknown() -> list[str]:
+    """Return the variables that are named as settings are, and are none."""
+    known = {setting.variable for setting in settings()}
+    return sorted(v for v in os.environ if v.startswith(_PREFIX) and v not in known)
+
+
 def settings() -> tuple[Setting, ...]:
     """Return all settings, sorted by name."""
     return tuple(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -45,7 +44,7 @@ def findings() -> dict[str, Any]:
         "frameworks": {name: _version(name) for name in FRAMEWORKS},
         "devices": [_device("emulated"), _device("cuda")],
         "runs": {name: _runs(name) for name in FRAMEWORKS},
-        "unknown": _unknown_settings(),
+        "unknown": knobs.unknown(),
         "fast": _fast.trouble() or "built",
         "settings": _changed_settings(),
     }
@@ -102,12 +101,6 @@ def _changed_settings() -> dict[str, str]:
         for setting in knobs.settings()
         if getattr(here, setting.name) != getattr(usual, setting.name)
     }
-
-
-def _unknown_settings() -> list[str]:
-    """Return the variables that are named as settings are, and are none."""
-    known = {setting.variable for setting in knobs.settings()}
-    return sorted(v for v in os.environ if v.startswith("SAPWOOD_") and v not in known)
 
 
 def _show(found: dict[str, Any]) -> None:
