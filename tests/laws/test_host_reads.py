@@ -313,3 +313,48 @@ def test_text_decides_nothing(rt):
     for value in (1.0, 2.0, 1.0, 2.0):
         x = rt.array(np.array([value]))
         assert np.asarray(g(x)).tolist() == [2.0 if value == 1.0 else 6.0]
+
+
+def _of_none(x, seen):
+    try:
+        return x.sum().item() / len(seen)
+    except ZeroDivisionError:
+        return 0.0
+
+
+def _turned(x, _):
+    try:
+        return 1.0 / int(x.sum())
+    except ZeroDivisionError:
+        return -1.0
+
+
+def _no_scalar(x, _):
+    try:
+        return float(x)
+    except (TypeError, ValueError, RuntimeError):
+        return "no scalar"
+
+
+def _noted(x, seen):
+    try:
+        seen.append(1.0 / int(x.sum()))
+    except ZeroDivisionError:
+        seen.append("none")
+
+
+CATCHING = (_of_none, _turned, _no_scalar, _noted)
+
+
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
+@pytest.mark.parametrize("fn", CATCHING, ids=lambda fn: fn.__name__)
+def test_what_a_function_catches_it_catches_in_replays(agree, fn):
+    """Where a value that it only passes on raises, in some calls or in all."""
+
+    def program(w):
+        seen = []
+        f = w.graph(lambda x: fn(x, seen))
+        for value in (1, 2, 2, 0, 1, 0, 4, 2, 0, 0, 1):
+            yield str(f(w.array(np.full(2, float(value))))), str(seen)
+
+    agree(program)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ContextDecorator, contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -120,5 +121,40 @@ def test_annotations(agree, calls):
             helper.__annotations__ = {"v": value}
             for _ in range(calls):
                 yield f(x)
+
+    agree(program)
+
+
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
+@pytest.mark.parametrize("kind", ["generator", "class"])
+def test_what_a_context_manager_decorates(agree, kind):
+    """What is entered in each call reads and writes what is the user's."""
+
+    def program(world):
+        told, now, rates = [], {"k": 1.0}, {"rate": 1.0}
+
+        @contextmanager
+        def entered():
+            told.append("in")
+            now["k"] = rates["rate"]
+            yield
+
+        class Entered(ContextDecorator):
+            def __enter__(self):
+                told.append("in")
+                now["k"] = rates["rate"]
+
+            def __exit__(self, *_):
+                told.append("out")
+
+        @(entered() if kind == "generator" else Entered())
+        def helper(x):
+            return x * now["k"]
+
+        f, x = world.graph(lambda x: helper(x)), world.values(2)
+        for call in range(10):
+            if call == 6:
+                rates["rate"] = 3.0
+            yield f(x), len(told), now["k"]
 
     agree(program)

@@ -17,6 +17,7 @@ import types
 import weakref
 from collections import ChainMap, Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable
+from contextlib import ContextDecorator
 from contextvars import ContextVar
 from enum import Enum
 from functools import cached_property, partial, partialmethod
@@ -144,6 +145,10 @@ def _told(names: Iterable[str], reach: Reach) -> Openings:
             yield Accessor(views.TOLD[name])
 
 
+_WITHIN: Final = ContextDecorator()(lambda: None).__code__
+"""The code of functions that a context manager decorates."""
+
+
 def _foreign(value: types.FunctionType) -> Openings:
     """Look into a package's function: for what it wraps, chooses from, or tells."""
     said = standard.said_by(value)
@@ -153,6 +158,8 @@ def _foreign(value: types.FunctionType) -> Openings:
         yield Accessor(views.WRAPPED)
     if "registry" in value.__dict__:
         yield Accessor(views.ATTRIBUTES, frozenset({"registry"}))
+    if value.__code__ is _WITHIN:  # what it enters is the user's, too
+        yield Accessor(views.CELLS)
 
 
 def _module(value: types.ModuleType, reach: Reach) -> Openings:

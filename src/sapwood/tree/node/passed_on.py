@@ -140,10 +140,16 @@ class PassedOn(NamedTuple):
     ways: tuple[Way, ...] = ()
 
     def settled(self, result: Any) -> PassedOn | None:
-        """Return where that goes which the region returned; None if it is not clear."""
+        """Return where that goes which the region returned; None if it is not clear.
+
+        Nor is it where that raises, which the function may have caught.
+        """
         if not self.ways:
-            return self
-        shown = self.shown(result)
+            return self if self.can_show(result) else None
+        try:
+            shown = self.shown(result)
+        except Exception:  # noqa: BLE001 - as there
+            return None
         found = {
             (way.places, way.kept)
             for way in self.ways
@@ -152,7 +158,17 @@ class PassedOn(NamedTuple):
         if len(found) != 1:
             return None
         places, kept = found.pop()
-        return self._replace(places=places, kept=kept, ways=())
+        return self._replace(places=places, kept=kept, ways=()).settled(result)
+
+    def can_show(self, result: Any) -> bool:
+        """Return whether nothing raises that the function computes of the value."""
+        try:
+            shown = self.shown(result)
+            for place in (*self.places, *(each.place for each in self.kept)):
+                place.shows(shown)
+        except Exception:  # noqa: BLE001 - numbers may be of any class
+            return False
+        return True
 
     def answers(self, result: Any) -> tuple[bool | None, ...]:
         """Return what the function is told of what the region returned."""
@@ -161,6 +177,8 @@ class PassedOn(NamedTuple):
 
     def key(self, result: Any) -> Hashable:
         """Return what decides of what the region returned."""
+        if not self.can_show(result):
+            return "raises"
         return ("asked", self.answers(result)) if self.asks else "passed on"
 
 

@@ -371,8 +371,8 @@ def returned(
     Raises `StaleOutput` for an array that was revoked.
     """
     if passed_on is not None:
-        if not passed_on.asks:
-            return Returned(key="passed on", text="a value")
+        if not (passed_on.asks and passed_on.can_show(result)):
+            return Returned(key=passed_on.key(result), text="a value")
         answers = ", ".join(map(str, passed_on.answers(result)))
         text = f"a value of which what the function asks is {answers}"
         return Returned(key=passed_on.key(result), text=text, branches=True)

@@ -359,8 +359,10 @@ def _goes_on(
             raise
         return False  # the call is begun again, and raises it then
     if live.passed_on is not None:
+        if live.key != live.passed_on.key(result):
+            return False
         passed.append((live.passed_on, live.passed_on.shown(result)))
-        return live.key == live.passed_on.key(result)
+        return True
     if result is None:
         return live.key is None
     return live.key == (constant_key(result),)
