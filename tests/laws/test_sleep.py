@@ -152,6 +152,27 @@ def test_where_memory_is_short_calls_run_eagerly(make_rig):
         assert _same(f(*args), expected)
 
 
+def test_nobody_is_evicted_for_what_sleeps(make_rig):
+    """Neither where others take all there is, nor where it cannot wake for that."""
+    rt = make_rig(memory_limit=1 << 23).runtime
+    made = [_replayed(rt, lambda x, w, n=n: ((x * w).sum(), x - n)) for n in range(3)]
+    page = rt.memory_stats()["page.bytes"]
+    rt.sleep()
+    free = (1 << 23) // page - rt.memory_stats()["heap.pages"]
+    taken = rt.array(np.zeros((free - 2) * page // 8))
+    for _ in range(2):
+        with pytest.raises(sw.OutOfMemory):
+            rt.wake()
+        assert _mapped(rt) == 0
+        assert validate(rt.memory_snapshot()) == []
+    del taken
+    rt.wake()
+    for f, args, expected in made:
+        before = f.stats()
+        assert _same(f(*args), expected)
+        assert (f.stats().replays, f.stats().evicted) == (before.replays + 1, 0)
+
+
 def test_a_function_does_not_sleep_inside(rt):
     """It is skipped, by name."""
 

@@ -526,8 +526,8 @@ TRIED_MUTANTS: Final = (
     mutant(
         "sleep of what others map",
         Pages.sleep,
-        "if count == extent.ranges",
-        "if count <= extent.ranges",
+        "== extent.ranges",
+        "<= extent.ranges",
     ),
     mutant(
         "sleep that ends a recording in its call",

@@ -217,7 +217,7 @@ def _json(parser: argparse.ArgumentParser) -> None:
 
 def _file(text: str) -> str:
     """Return a path that may be a file's."""
-    if not text or text.endswith(("/", os.sep)):
+    if not text.rpartition("=")[2] or text.endswith(("/", os.sep)):
         raise argparse.ArgumentTypeError(f"{text!r} names no file")
     return text
 

@@ -7,8 +7,8 @@ remembered, so that whoever clobbers or unmaps it can wait for it.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -75,10 +75,10 @@ class Extent:
         self.mask = Mask(((1 << pages) - 1) << first)
         self.ranges = 0
 
-    def there(self) -> ExtentHandle:
-        """Return the handle of one that is awake."""
+    def awake_handle(self) -> ExtentHandle:
+        """Return the handle of one that has its memory."""
         if self.handle is None:
-            raise InternalError("an extent is mapped while it sleeps")
+            raise InternalError(f"{self.pages} pages from {self.first} on sleep")
         return self.handle
 
 
@@ -211,8 +211,13 @@ class Pages(PageState):
         return OutOfMemory(call, asked=asked, free=free, holders=holders, remedy=remedy)
 
     def unheld(self, mask: Mask) -> int:
-        """Return how many numbered pages are neither live nor in ``mask``."""
-        return (self._numbers & ~(self.live | mask)).bit_count()
+        """Return how many pages are awake, and neither live nor in ``mask``."""
+        return (self.awake() & ~(self.live | mask)).bit_count()
+
+    def awake(self) -> Mask:
+        """Return the pages that are there and do not sleep."""
+        masks = (e.mask for e in self.extents if e.handle is not None)
+        return reduce(or_, masks, Mask(0))
 
     def free(self) -> Size:
         """Return how many bytes could be had: of the limit, or else of the device."""
@@ -267,57 +272,75 @@ class Pages(PageState):
         captures there, or looks at what he has there. Returns how many bytes.
         """
         resting = [r for r in ranges if not (r.closed or r.outsiders())]
-        counts = Counter(e for r in resting for e in {e for _, e in r.mappings()})
         going = {
-            extent: Size(extent.pages * self.page)
-            for extent, count in counts.items()
-            if count == extent.ranges and not (extent.asleep or extent.mask & self.live)
+            extent: there
+            for extent, there in self._places(resting).items()
+            if not (extent.asleep or extent.mask & self.live)
+            and len({r for r, _ in there}) == extent.ranges
         }
         with Release() as release:
             release(self.settle, reduce(or_, (e.mask for e in going), Mask(0)))
-            self.asleep.update(resting if going else ())
-            for at, extent in [pair for r in resting for pair in r.mappings()]:
-                if extent in going:
-                    release(self.driver.unmap, at, going[extent])
-            for extent in going:
-                extent.asleep, handle, extent.handle = True, extent.handle, None
-                if handle is not None:
-                    release(self.driver.release, handle)
-        return Size(sum(going.values()))
+            self.asleep.update(r for there in going.values() for r, _ in there)
+            for extent, there in going.items():
+                release(self._lay_down, extent, [at for _, at in there])
+        return Size(sum(extent.pages for extent in going) * self.page)
 
     def wake(self) -> None:
         """Have what sleeps again, at the same addresses; what was there is lost.
 
-        Raises `OutOfMemory` or `DriverError`, and then all sleeps on.
+        Nothing that sleeps is evicted for it. Raises `OutOfMemory` or `DriverError`,
+        and then it sleeps on.
         """
         if not self.asleep:
             return
-        mapped: list[tuple[Addr, Size]] = []
         try:
-            # To make one may evict those who have others.
-            while left := [e for e in self.extents if e.handle is None]:
-                handle = self.create_raw(left[0].pages)
-                left[0].handle = handle
-            for range_ in self.asleep:
-                for at, extent in range_.mappings():
-                    if extent.asleep and extent.handle is not None:
-                        self.driver.map(at, extent.handle)
-                        mapped.append((at, Size(extent.pages * self.page)))
-            for at, size in mapped:
-                self.driver.set_access(at, size, Access.READ_WRITE)
+            for extent in [e for e in self.extents if e.asleep]:
+                handle = self.create_raw(extent.pages)
+                if extent in self.extents:  # else its range was closed meanwhile
+                    extent.handle = handle
+                else:
+                    self.driver.release(handle)
+            for extent, there in self._sleepers().items():
+                for at in there:
+                    self.driver.map(at, extent.awake_handle())
+                    size = Size(extent.pages * self.page)
+                    self.driver.set_access(at, size, Access.READ_WRITE)
+                extent.asleep = False
         except BaseException:
-            self._sleep_on(mapped)
+            for extent, there in self._sleepers().items():
+                with suppress(DriverError):
+                    self._lay_down(extent, there)
             raise
         self.asleep.clear()
-        for extent in self.extents:
-            extent.asleep = False
 
-    def _sleep_on(self, mapped: Iterable[tuple[Addr, Size]]) -> None:
+    def _places(
+        self, ranges: Iterable[Range]
+    ) -> dict[Extent, list[tuple[Range, Addr]]]:
+        """Return where ranges map each of their extents."""
+        found = dict[Extent, list[tuple["Range", Addr]]]()
+        for range_ in ranges:
+            for at, extent in range_.mappings():
+                found.setdefault(extent, []).append((range_, at))
+        return found
+
+    def _sleepers(self) -> dict[Extent, list[Addr]]:
+        places = self._places(self.asleep).items()
+        return {e: [at for _, at in there] for e, there in places if e.asleep}
+
+    def _lay_down(self, extent: Extent, there: Sequence[Addr]) -> None:
+        """Unmap an extent wherever it is mapped, and give it back, come what may."""
+        size = Size(extent.pages * self.page)
         with Release() as release:
-            for at, size in mapped:
-                release(self.driver.unmap, at, size)
-            for extent in [e for e in self.extents if e.asleep]:
-                handle, extent.handle = extent.handle, None
+            try:
+                for at in there:
+                    release(self.driver.unmap, at, size)
+            except BaseException:
+                for at in there:
+                    with suppress(DriverError):
+                        self.driver.unmap(at, size)
+                raise
+            finally:
+                extent.asleep, handle, extent.handle = True, extent.handle, None
                 if handle is not None:
                     release(self.driver.release, handle)
 

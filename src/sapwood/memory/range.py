@@ -111,7 +111,7 @@ class Loan:
         extent.ranges += 1
         self._mapped = extent, Size(0)
         for offset in range(0, whole, step):
-            driver.map(Addr(self.at + offset), extent.there())
+            driver.map(Addr(self.at + offset), extent.awake_handle())
             self._mapped = extent, Size(offset + step)
         driver.set_access(self.at, whole, Access.READ_WRITE)
         return whole
@@ -388,6 +388,10 @@ class Range:
                 mask |= ((1 << end - start) - 1) << extent.first + start - index
         return Mask(mask)
 
+    def is_asleep(self) -> bool:
+        """Return whether no page has its memory: to close it would give none back."""
+        return all(extent.asleep for extent in self._extents.values())
+
     def output_extents(self) -> list[Extent]:
         """Return the extents that hold outputs of this recording."""
         return [e for e in dict.fromkeys(self._extents.values()) if not e.scratch]
@@ -428,7 +432,8 @@ class Range:
                 release(self._loan.take_back)
                 free = {i: e for i, e in self._extents.items() if not e.mask & live}
                 release(self._unmap, free)
-                self.pages.asleep.discard(self)
+                if not any(e.asleep for e in self._extents.values()):
+                    self.pages.asleep.discard(self)
             if self._extents or known:
                 self.pages.lingering[self] = None
             else:
@@ -497,7 +502,7 @@ class Range:
         return [(piece.first, piece.pages) for piece in plan.pieces]
 
     def _map_extent(self, index: int, extent: Extent) -> None:
-        self.pages.driver.map(self._at(index), extent.there())
+        self.pages.driver.map(self._at(index), extent.awake_handle())
         # It may lie there already, at pages that are never alive when these are.
         if not self.mask & extent.mask:
             extent.ranges += 1

@@ -126,7 +126,10 @@ class Entries:
     def items(self) -> list[Item]:
         """Return all that the store lists. Raises `OSError` or `StoreError`."""
         with reached(self.where):
-            return [*self.store.scan()]
+            found = [*self.store.scan()]
+        if not all(isinstance(each, Item) for each in found):
+            raise OSError(f"{self.where} lists what is no item")
+        return found
 
     def manifests(self) -> Iterator[tuple[Item, Manifest]]:
         """Yield all manifests that can be read, and where, longest unused first."""

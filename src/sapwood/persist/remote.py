@@ -115,7 +115,7 @@ class RedisStore(_Remote):
             decodes = client.get_encoder().decode_responses
         except (AttributeError, ValueError) as error:
             raise MisuseError(
-                f"{client!r} is no client of redis-py's, nor a URL of a server: "
+                "this is no client of redis-py's, nor a URL of a server: "
                 f"{error}. Pass one such as redis://host:6379/0"
             ) from error
         if not isinstance(prefix, str):

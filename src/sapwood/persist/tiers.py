@@ -224,8 +224,7 @@ class Tiers:
         deadline: float = 0.5,
         pending: int = 64,
     ) -> None:
-        given: tuple[object, ...] = deadline, pending
-        are_numbers = all(isinstance(each, int | float) for each in given)
+        are_numbers = type(deadline) in {int, float} and type(pending) is int
         if not (stores and are_numbers and 0 < deadline < math.inf and pending >= 1):
             raise MisuseError(
                 f"{len(stores)} stores, deadline={deadline!r} and pending={pending!r} "

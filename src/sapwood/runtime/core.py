@@ -340,16 +340,17 @@ class Runtime:
             self._device.returns.drain()
 
     def sleep(self) -> int:
-        """Give the memory of all recordings back until they are called again.
+        """Give the memory of all recordings back until one of them is called again.
 
-        Their addresses and graphs stay: the next call of one, or `wake`, maps memory
-        there again, and nothing is recorded anew. What lies beside an output that is
+        Their addresses and graphs stay: the next call of one, or `wake`, has the memory
+        of all mapped, and nothing is recorded anew. What lies beside an output that is
         held, or is looked at in another way, stays as well; arrays that are no outputs
         are their owners'. Waits for work that is under way. Returns how many bytes the
         device has more.
         """
         self._open()
         _refuse_inside("sleep() waits on the host, which no replay would")
+        self._driver.synchronize()  # before others have to wait for the lock
         with self._device.lock:
             self._device.returns.drain()
             return int(self._recordings.sleep()) + int(self._device.heap.trim())
@@ -362,6 +363,7 @@ class Runtime:
         """
         self._open()
         with self._device.lock:
+            self._device.returns.drain()
             self._device.pages.wake()
 
     # What happened, and who holds what.

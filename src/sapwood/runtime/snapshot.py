@@ -76,8 +76,8 @@ def store_picture(entries: Entries) -> dict[str, Any]:
         items = entries.items()
         count = sum(item.name.startswith("entry-") for item in items)
         size = sum(item.size for item in items)
-    except (OSError, StoreError, AttributeError, TypeError):
-        count, size = 0, 0  # a store of somebody's lists what is no item
+    except (OSError, StoreError):
+        count, size = 0, 0
     tally = entries.tally
     return {
         "path": entries.where,
@@ -201,7 +201,7 @@ def _pages(recordings: Recordings) -> Iterator[dict[str, Any]]:
         for i, mask in enumerate(node.output_masks):
             for number in page_numbers(mask):
                 holds.setdefault(number, []).append(f"output {i} of {node.label}")
-    for extent in recordings.device.pages.extents:
+    for extent in (e for e in recordings.device.pages.extents if not e.asleep):
         for number in page_numbers(extent.mask):
             use = "scratch" if extent.scratch else "output"
             if recordings.device.pages.live >> number & 1:

@@ -305,7 +305,7 @@ class Recordings(RecordingsState):
         """Free some memory; return whether any was found.
 
         First what fast replays keep, then idle memory of the heap and the framework,
-        and last the recording whose last use is longest ago.
+        and last the recording whose last use is longest ago, if it does not sleep.
         """
         if self.kept:
             self._let_go()
@@ -313,12 +313,20 @@ class Recordings(RecordingsState):
             return True
         if self.device.heap.trim() or self.device.framework.trim():
             return True
-        return self.evict()
+        return self.evict(lambda n: any(not p.range.is_asleep() for p in n.parts()))
 
-    def evict(self) -> bool:
-        """Give up the recording whose last use is longest ago, if there is one idle."""
+    def evict(self, helps: Callable[[Node], bool] | None = None) -> bool:
+        """Give up the recording whose last use is longest ago, if one is idle.
+
+        Only one that ``helps``, if that is asked.
+        """
         self.settle()
-        idle = (n for n in self.nodes if n not in self.busy and not n.running)
+        idle = (
+            node
+            for node in self.nodes
+            if not (node in self.busy or node.running)
+            and (helps is None or helps(node))
+        )
         node = least_recent(idle)
         if node is None:
             return False
@@ -345,9 +353,10 @@ class Recordings(RecordingsState):
 
     def _holders(self) -> Holders:
         pages, known = self.device.pages, Mask(0)
-        held = [(EAGER, pages.heap)]
+        held, awake = [(EAGER, pages.heap)], pages.awake()
         for part in (part for node in self.nodes for part in node.parts()):
-            held.append((f"{RECORDED} {part.label}", part.range.size()))
+            count = (part.range.mask & awake).bit_count()
+            held.append((f"{RECORDED} {part.label}", count))
             known = Mask(known | part.range.mask)
         held.append((LIVE, pages.live.bit_count()))
         held.append((UNFINISHED, pages.unheld(known)))
