@@ -77,7 +77,7 @@ register_backend(backend, name="sapwood")
 
 BEFORE = {
     "docs/compile.md#Compiled functions: a backend of torch.compile": REGISTERED,
-    "README.md#Four ways in": OURS
+    "README.md#Ways in": OURS
     + """
 model = torch.nn.Linear(64, 64).cuda()
 optimizer = torch.optim.AdamW(model.parameters(), capturable=True)
@@ -108,7 +108,7 @@ assert sw.default_runtime().stats().replays >= 12
     "docs/compile.md#Compiled functions: a backend of torch.compile, 2": """
 assert sw.default_runtime().stats().replays >= 15
 """,
-    "README.md#Four ways in, 3": "assert step.stats().replays == 10, step.explain()",
+    "README.md#Ways in, 3": "assert step.stats().replays == 10, step.explain()",
     "README.md#What works, and what you give up": """
 rt = sw.Runtime()
 
@@ -120,8 +120,8 @@ def step(x, y):
 x = y = rt.array([1.0, 2.0])
 """
     + REPLAYED,
-    "README.md#Four ways in": REPLAYED,
-    "README.md#Four ways in, 2": "assert step.stats().replays >= 1, step.explain()",
+    "README.md#Ways in": REPLAYED,
+    "README.md#Ways in, 2": "assert step.stats().replays >= 1, step.explain()",
     "docs/tutorials/first-recording.md#Three stages": """
 assert (step.stats().warmups, step.stats().replays) == (1, 4)
 """,

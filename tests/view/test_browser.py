@@ -454,7 +454,7 @@ def test_misses_that_are_no_longer_kept_are_counted(shown, snapshot):
         )
         if name:
             one(page, f"[data-function='{name}']").click()
-        said = f"The last {len(kept):,} of {whole:,} calls that found no recording"
+        said = f"{len(kept):,} of {whole:,} calls, the last that were looked at, found"
         assert one(page, "#misses-lede").text.startswith(said)
 
 
