@@ -173,6 +173,24 @@ def test_nobody_is_evicted_for_what_sleeps(make_rig):
         assert (f.stats().replays, f.stats().evicted) == (before.replays + 1, 0)
 
 
+def test_a_recording_stays_while_all_wake_for_it(rt, monkeypatch):
+    """Where memory is short by then, others go."""
+    f, args, expected = _replayed(rt)
+    rt.sleep()
+    recordings = rt._recordings
+    pages = recordings.device.pages
+    wake = pages.wake
+
+    def short():
+        if pages.asleep:
+            recordings.evict()
+        wake()
+
+    monkeypatch.setattr(pages, "wake", short)
+    assert _same(f(*args), expected)
+    assert f.stats().evicted == 0
+
+
 def test_a_function_does_not_sleep_inside(rt):
     """It is skipped, by name."""
 

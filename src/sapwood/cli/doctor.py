@@ -91,7 +91,7 @@ def _runs(framework: str) -> str:
     if _version(framework) is None:
         return "not installed"
     said = _RUNS.get(framework, "its memory can come from sapwood's allocator")
-    return said if framework == "numpy" or is_driver_here() else f"{said}: not here"
+    return said if framework == "numpy" or is_driver_here() else f"{said}; no GPU"
 
 
 def _changed_settings() -> dict[str, str]:

@@ -389,8 +389,8 @@ class Range:
         return Mask(mask)
 
     def is_asleep(self) -> bool:
-        """Return whether no page has its memory: to close it would give none back."""
-        return all(extent.asleep for extent in self._extents.values())
+        """Return whether it has pages, and none has memory that closing would free."""
+        return bool(self.mask) and all(e.asleep for e in self._extents.values())
 
     def output_extents(self) -> list[Extent]:
         """Return the extents that hold outputs of this recording."""

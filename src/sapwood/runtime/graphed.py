@@ -132,13 +132,14 @@ def _options(fn: Callable[..., Any], options: GraphOptions) -> Options:
 
 
 def _names(option: str, given: Any) -> tuple[str, ...]:
-    names = [given] if isinstance(given, str) else given
-    if not isinstance(names, Iterable) or not all(isinstance(n, str) for n in names):
+    is_one = isinstance(given, str) or not isinstance(given, Iterable)
+    names = (given,) if is_one else tuple(given)
+    if not all(isinstance(each, str) for each in names):
         raise MisuseError(
             f"{option}={given!r} is no name of an argument, nor several. Pass text, or "
             "a list of it"
         )
-    return tuple(names)
+    return names
 
 
 _FLEETING: Final = 64

@@ -28,7 +28,7 @@ function beginList() {
   watch(["function"], relist);
   watch(["recording"], () => { reveal(); paintRows(); });
   const functions = snapshot.functions.filter((f) => f.recordings + f.restored > f.evicted).length;
-  fill("recordings-lede", functions
+  fill("recordings-lede", snapshot.recordings.length
     ? `${counted(snapshot.recordings.length, "recording")} of ${counted(functions, "function")}. `
       + "Below each stand those that were made after it."
     : "Nothing is recorded now.");
