@@ -6,6 +6,7 @@ import gc
 import itertools
 import os
 import random
+import warnings
 
 import numpy as np
 import pytest
@@ -199,6 +200,65 @@ def test_random_numbers_of_the_module(rt, cp):
         cp.random.set_random_state(state)
     assert f.stats().replays >= 6
     assert not f.stats().skipped
+
+
+def test_a_seed_that_the_function_sets(rt, cp):
+    """Each call begins there, as replays do."""
+
+    def fn(seed):
+        cp.random.seed(seed)
+        return cp.random.rand(8), cp.random.permutation(8) * 2
+
+    state, f = cp.random.get_random_state(), rt.graph(fn)
+    try:
+        for i in range(12):
+            for found, expected in zip(f(i // 6), fn(i // 6), strict=True):
+                _same(cp.asnumpy(found), cp.asnumpy(expected))
+    finally:
+        cp.random.set_random_state(state)
+    assert f.stats().replays >= 6
+
+
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
+def test_solvers_raise_as_the_function_lets_them(rt, cp):
+    """In a context that it enters itself, by what is in the matrix."""
+    import cupyx
+
+    errors = []
+
+    def fn(x):
+        try:
+            with cupyx.errstate(linalg="raise"):
+                return cp.linalg.cholesky(x)
+        except np.linalg.LinAlgError:
+            errors.append(1)
+            return x.trace()
+
+    f = rt.graph(fn)
+    for i in range(12):
+        x = cp.eye(3) * (-1.0 if i % 5 == 4 else 2.0 + i)
+        _same(cp.asnumpy(f(x)), cp.asnumpy(fn(x)))
+    assert len(errors) == 4
+
+
+def test_a_capture_that_ends_behind_what_was_read(rt, cp):
+    """Parts have run by then: the call is run on as eagerly, and nothing twice."""
+    from cupyx.scipy import interpolate
+
+    x, calls = cp.linspace(0.0, 1.0, 12), []
+
+    def fn(y, at):
+        calls.append(float(y.sum()))
+        return interpolate.CubicSpline(x, y)(at), at.cumsum()
+
+    f, draw = rt.graph(fn), np.random.default_rng(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(5):
+            y, at = cp.asarray(draw.random(12)), cp.asarray(draw.random(7))
+            for found, expected in zip(f(y, at), fn(y, at), strict=True):
+                _same(cp.asnumpy(found), cp.asnumpy(expected))
+    assert calls[::2] == calls[1::2]
 
 
 def test_what_cupy_cannot_capture_is_refused(rt, cp):

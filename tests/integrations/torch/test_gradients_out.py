@@ -627,3 +627,50 @@ def test_an_argument_that_has_a_history_is_returned(rt, lasts):
         same.sum().backward(retain_graph=True)
     assert f.stats().replays >= 3
     assert weight.grad.tolist() == [18.0 if lasts else 21.0] * 4
+
+
+def test_a_step_returns_what_nobody_goes_back_through(alike):
+    """Its loss is spent; torch says so to who tries again."""
+
+    def program(w):
+        model = cuda(nn.Linear(8, 8))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        @w.graph
+        def step(x):
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x), x)
+            loss.backward()
+            optimizer.step()
+            return loss, {"twice": loss * 2}
+
+        for _ in range(CALLS):
+            loss, others = step(w.values(4, 8))
+            yield loss.detach(), others["twice"].detach()
+            with pytest.raises(RuntimeError, match=r"backward|does not require grad"):
+                loss.backward()
+
+    assert alike(program).count("replays") >= CALLS - 3
+
+
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
+@pytest.mark.parametrize("detached", [False, True])
+def test_what_a_step_leaves_to_others_to_go_back_through(alike, detached):
+    """It calls `backward` for another: a gradient that comes later is not lost."""
+
+    def program(w):
+        maker, judge = cuda(nn.Linear(8, 8)), cuda(nn.Linear(8, 1))
+
+        @w.graph
+        def judged(x):
+            made = maker(x)
+            judge(made.detach()).sum().backward()
+            return made.detach() if detached else made
+
+        for _ in range(CALLS):
+            made = judged(w.values(4, 8))
+            judge(made).square().sum().backward()
+            yield [p.grad for p in (*maker.parameters(), *judge.parameters())]
+
+    replays = alike(program).count("replays")
+    assert replays >= CALLS - 3 if detached else not replays

@@ -33,12 +33,6 @@ def _in_modes(x):
         return y * 2 if y.sum() > 20 else y
 
 
-def _written(x):
-    y = x.clone()
-    y[y > 1] = y[y > 1] * 3
-    return y
-
-
 READS = {
     "if": lambda x: x + 1 if x.sum() > 4 else x * 2,
     "both": lambda x: (x > 1).sum() > 1 and x.sum() < 9,
@@ -81,16 +75,95 @@ def test_what_is_read_decides(alike, read):
     assert alike(program).count("replays") >= CALLS - 10
 
 
-def test_what_is_read_and_written(alike):
-    """Where a mask decides what is written, calls are as eager ones."""
+def _put(change):
+    def fn(x):
+        y = x.clone()
+        change(y)
+        return y
+
+    return fn
+
+
+def _trained(x):
+    w = torch.ones_like(x, requires_grad=True)
+    y = w * x
+    y[y > 1] = y[y < 1].sum()
+    y.masked_fill_(y > 2, y.detach()[0] * 1)
+    y.square().sum().backward()
+    return w.grad
+
+
+PUTS = {
+    "a number": _put(lambda y: y.__setitem__(y > 1, -torch.inf)),
+    "a value": _put(lambda y: y.__setitem__(y > 1, y[0] * 1)),
+    "one in a list": _put(lambda y: y.__setitem__(y > 1, y[:1] * 1)),
+    "of columns": _put(lambda y: y.view(1, 3, 1).__setitem__((slice(None), y > 1), 5)),
+    "of rows": _put(lambda y: y.view(3, 1).__setitem__(y > 1, y[0] * 1)),
+    "anew": lambda x: x.index_put((x > 1,), x[2]),
+    "filled": lambda x: x.masked_fill(x > 1, x.min()),
+    "filled and broadcast": lambda x: x.masked_fill((x > 1)[:, None], x.min()),
+    "filled in place": _put(lambda y: y.masked_fill_(y > 1, y[1] * 1)),
+    "counted": _put(lambda y: y[1:].add_((y > 1).sum()).__setitem__(y[1:] > 4, 0)),
+    "in training": _trained,
+}
+
+
+@pytest.mark.parametrize("put", PUTS)
+def test_one_value_goes_where_a_mask_says(alike, put):
+    """How many elements there are, nobody need know: there is one recording."""
 
     def program(w):
-        f = w.graph(_written)
+        f = w.graph(PUTS[put])
         for i in range(CALLS):
             yield f(torch.tensor([3.0, 1.0, 2.0], device="cuda") - i % 3)
 
-    with pytest.warns(Warning, match="runs eagerly"):
-        alike(program)
+    if put == "in training":
+        # The gradient of y[mask] needs to know it.
+        with pytest.warns(Warning, match="runs eagerly"):
+            alike(program)
+        return
+    world = alike(program)
+    assert world.count("recordings") == 1
+    assert world.count("replays") == CALLS - 2
+
+
+SEVERAL = {
+    "as many": _put(lambda y: y.__setitem__(y > 1, y[y > 1] * 3)),
+    "in place": _put(lambda y: y[y > 1].add_(y.max())),
+    "at two": _put(lambda y: y.view(3, 1).__setitem__((y > 1, y[:1].long() * 0), 2)),
+    "added": _put(lambda y: y.index_put_((y > 1,), y[0] * 1, accumulate=True)),
+    "where none is": _put(lambda y: y.__setitem__(y > 9, y[y > 9])),
+}
+
+
+@pytest.mark.parametrize("put", SEVERAL)
+def test_what_is_read_and_written(alike, put):
+    """Where a mask decides what is written, each count of elements has its way."""
+
+    def program(w):
+        f = w.graph(SEVERAL[put])
+        for i in range(CALLS):
+            yield f(torch.tensor([3.0, 1.0, 2.0], device="cuda") - i % 3)
+
+    assert alike(program).count("replays") >= CALLS - 10
+
+
+@pytest.mark.parametrize("value", [[1.0, 2.0], [1.0, 2.0, 3.0, 4.0]])
+def test_too_few_values_raise_as_ever(rt, value):
+    """Two in turn: the function is as eager ones, also when it goes on."""
+    x = torch.tensor([3.0, 1.0, 2.0], device="cuda")
+
+    def fn(x):
+        y = x.clone()
+        y[y > 0] = torch.zeros(len(value), device="cuda")
+        return y
+
+    f = rt.graph(fn)
+    for _ in range(4):
+        with pytest.raises(RuntimeError, match="shape mismatch"):
+            fn(x)
+        with pytest.raises(RuntimeError, match="shape mismatch"):
+            f(x)
 
 
 def test_a_text_is_for_somebody(alike, capsys):

@@ -6,6 +6,7 @@ Each is run eagerly and replayed, and must give the same bits after every call.
 from __future__ import annotations
 
 import threading
+import warnings
 
 import pytest
 
@@ -646,3 +647,64 @@ def test_seeds_set_inside_refuse_by_name(rt, fn):
     with pytest.raises(sw.CaptureError, match="enerator"):
         for _ in range(3):
             f(x)
+
+
+def test_statistics_that_are_passed(alike):
+    """Torch's schemas do not say that they are written: those of the caller are."""
+
+    def program(w):
+        @w.graph
+        def norm(x, mean, var, training):
+            return torch.nn.functional.batch_norm(x, mean, var, training=training)
+
+        for i in range(12):
+            mean, var = w.values(4), w.values(4).abs()
+            yield norm(w.values(6, 4, 3), mean, var, i % 2 == 0), mean, var
+
+    assert alike(program).count("replays") >= 4
+
+
+def test_layers_with_dropout_of_their_own(alike):
+    """What cuDNN draws goes on as eagerly, whatever is recorded beside."""
+
+    def program(w):
+        torch.manual_seed(5)
+        model = torch.nn.LSTM(6, 8, 2, dropout=0.5).cuda()
+        reads = w.graph(lambda x: model(x)[0].sum().item())
+        f = w.graph(lambda x: model(x)[0] * 2)
+        for _ in range(8):
+            x = w.values(5, 2, 6)
+            yield f(x).detach(), torch.rand(3, device="cuda")
+            yield reads(x)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        alike(program)
+
+
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("where", ["cpu", "cuda"])
+def test_lengths_on_the_host(alike, reduction, where):
+    """Of the loss that aligns sequences: calls are as eager ones, also the first."""
+
+    def program(w):
+        weight = torch.nn.Parameter(w.values(5, 7))
+
+        @w.graph
+        def step(x, targets, lengths):
+            weight.grad = None
+            steps = torch.full((3,), 20, device=where)
+            logits = (x @ weight).log_softmax(-1)
+            loss = torch.nn.functional.ctc_loss(
+                logits, targets, steps, lengths, reduction=reduction
+            )
+            loss.sum().backward()
+            return loss.detach(), weight.grad
+
+        for _ in range(4):
+            targets = torch.randint(1, 7, (3, 6), device="cuda")
+            lengths = torch.tensor([6, 4, 5], device=where)
+            yield step(w.values(20, 3, 5), targets, lengths)
+
+    alike(program)

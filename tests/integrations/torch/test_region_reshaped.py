@@ -106,3 +106,38 @@ def test_an_argument_that_it_has_by_itself(rt, same, way):
             shown.append((each(now[0]), now[0]))
         for one, other in zip(*shown, strict=True):
             same(one, other)
+
+
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
+@pytest.mark.parametrize("late", [False, True])
+def test_state_that_the_function_gives_other_memory(rt, same, late):
+    """Around a value that it reads, too, where parts work on stand-ins."""
+
+    def made():
+        torch.manual_seed(2)
+        one, other = (torch.nn.Parameter(torch.randn(3, device="cuda")) for _ in "ab")
+        at = torch.zeros(1, dtype=torch.long, device="cuda")
+
+        def moves():
+            with torch.no_grad():
+                other.data = other.data * 0.9 + one.data * 0.1
+
+        def step(x):
+            if not late:
+                moves()
+            y = other * x
+            one.data.add_(x)
+            i = int(at)
+            at.add_(1).remainder_(2)
+            if late:
+                moves()
+            return y[i:].sum() + other.sum()
+
+        return step, (one, other, at)
+
+    (plain, state), (fn, own) = made(), made()
+    f = rt.graph(fn)
+    for _ in range(8):
+        x = torch.randn(3, device="cuda")
+        same(f(x), plain(x))
+        same([*own], [*state])

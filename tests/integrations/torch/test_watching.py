@@ -146,6 +146,126 @@ def test_what_no_capture_takes_is_a_region(adapter_of, name):
     assert session.unrecordable is None
 
 
+def test_what_is_read_is_no_part_of_autograd(adapter_of):
+    """Its gradient is sent back by what the function has, not through a region."""
+    from sapwood.integrations.torch.watching import Watcher
+
+    x, found = (torch.arange(16.0).view(4, 4) % 5).requires_grad_(), []
+
+    def between(part, args, kwargs):
+        assert not any(each.requires_grad for each in args)
+        return part(*args, **kwargs)
+
+    def back():
+        torch.linalg.matrix_exp(x * 0.1).masked_select(x > 1).sum().backward()
+        found.append(x.grad)
+        x.grad = None
+
+    session = Session(tolerant=True, splits=True)
+    session.between = between
+    with entered(session), Watcher(session, adapter_of("cpu").storages_of):
+        back()
+    back()
+    assert torch.equal(*found)
+
+
+def _multiplied(x):
+    return x.prod(1).sin().sum() + x.prod()
+
+
+def _accumulated(x):
+    return (x.cumprod(1).square() + (x * 1).cumprod_(0)).sum()
+
+
+@pytest.mark.parametrize("fn", [_multiplied, _accumulated])
+@pytest.mark.parametrize("zeros", [0, 1, 3])
+@pytest.mark.parametrize("twice", [False, True])
+def test_gradients_of_products_are_as_ever(watch, fn, zeros, twice):
+    """Torch has another formula for those where a mode is told, with other bits."""
+    torch.manual_seed(4)
+    x, found = torch.rand(9, 9) + 0.5, []
+    x.view(-1)[:zeros] = 0
+    x.requires_grad_()
+
+    def back():
+        total = fn(x)
+        (grad,) = torch.autograd.grad(total, x, create_graph=twice)
+        if twice:
+            (grad,) = torch.autograd.grad(grad.square().sum(), x)
+        found.append(grad)
+
+    session, *_ = watch(back, kind="cpu", tolerant=True)
+    back()
+    assert "has other bits" in str(session.unrecordable)
+    # Gradients of gradients are summed in another order.
+    close = {} if twice else {"rtol": 0, "atol": 0}
+    torch.testing.assert_close(*found, **close)
+
+
+PUTS = {
+    "a number": lambda x: x.__setitem__(x > 1, 7),
+    "a value": lambda x: x.__setitem__(x > 1, x.sum()),
+    "columns": lambda x: x.__setitem__((slice(None), x[0] > 1), 7),
+    "rows": lambda x: x.__setitem__(x[0] > 1, 7),
+    "an element": lambda x: x.__setitem__((x[0] > 1, torch.tensor([1])), 7),
+    "added": lambda x: x.index_put_((x[0] > 1,), x[1] * 1, accumulate=True),
+    "several": lambda x: x.__setitem__(x > 1, x[x > 1].flip(0)),
+    "anew": lambda x: x.copy_(x.t().index_put((x > 1,), torch.tensor(2))),
+    "another dtype": lambda x: x.__setitem__(x > 1, torch.tensor(2)),
+    "where none is": lambda x: x.__setitem__(x > 99, 7),
+    "with a scalar": lambda x: x.__setitem__(torch.tensor(True), 7),
+}
+
+
+@pytest.mark.parametrize("name", PUTS)
+def test_what_is_put_where_a_mask_says_is_as_ever(watch, name):
+    """Where it is done step by step, too."""
+    found = []
+
+    def fn():
+        x = torch.arange(16.0).view(4, 4) % 5
+        PUTS[name](x)
+        found.append(x)
+
+    watch(fn, kind="cpu", tolerant=True)
+    fn()
+    assert torch.equal(*found)
+
+
+def test_no_mask_of_another_size_puts(watch):
+    """It raises what it raises eagerly."""
+
+    def fn():
+        with pytest.raises(IndexError, match="shape of the mask"):
+            torch.zeros(4, 4)[torch.ones(3, dtype=torch.bool)] = 7
+        with pytest.raises(RuntimeError, match="shape mismatch"):
+            torch.zeros(4, 4)[torch.ones(4, dtype=torch.bool)] = torch.zeros(3)
+
+    watch(fn, kind="cpu", tolerant=True)
+
+
+NORMS = {
+    "native": lambda x, m, v, t: torch.native_batch_norm(
+        x, None, None, m, v, t, 0.1, 1e-5
+    ),
+    "functional": lambda x, m, v, t: torch.nn.functional.batch_norm(
+        x, m, v, training=t
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize("training", [False, True])
+def test_running_statistics_are_written_in_training(watch, name, training):
+    """Whatever schemas say of it."""
+    x, mean, var = torch.rand(5, 3), torch.zeros(3), torch.ones(3)
+    fn = NORMS[name]
+    session, _, integration = watch(lambda: fn(x, mean, var, training), kind="cpu")
+    for each in (mean, var):
+        assert session.used[integration.look(each).storage].writes == training
+    assert not session.used[integration.look(x).storage].writes
+
+
 def test_a_text_is_no_region(adapter_of):
     """Nobody would see it where a replay goes by the values."""
     from sapwood.integrations.torch.watching import Watcher

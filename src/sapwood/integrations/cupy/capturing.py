@@ -308,9 +308,7 @@ _SOLVERS: Final = (
     *("matrix_rank", "pinv", "qr", "slogdet", "solve", "svd", "tensorinv"),
     *("tensorsolve",),
 )
-_STATES: Final = frozenset(
-    {"default_rng", "get_random_state", "reset_states", "seed", "set_random_state"}
-)
+_STATES: Final = frozenset({"default_rng", "get_random_state"})
 _DRAWS: Final = [
     name
     for name, value in vars(cupy.random).items()
@@ -319,7 +317,8 @@ _DRAWS: Final = [
     and name not in _STATES
     and name != "shuffle"  # it writes what it is passed
 ]
-"""What draws by cuRAND. The module's own functions use the state that is current."""
+"""What draws by cuRAND, or says from where on. The module's own functions use the state
+that is current."""
 _READS: Final[tuple[tuple[Any, str, Replacement], ...]] = (
     (cupy.ndarray, "get", _get),
     (cupy.ndarray, "__format__", _text),

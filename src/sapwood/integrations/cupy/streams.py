@@ -13,6 +13,7 @@ from operator import mul
 from typing import Any, Final
 
 import cupy
+import cupyx
 from cupy._core import syncdetect
 from cupy.cuda.stream import _BaseStream
 
@@ -25,7 +26,7 @@ from sapwood.integrations.cupy.memory import allocator
 from sapwood.integrations.cupy.plans import plans
 from sapwood.integrations.cupy.products import load_blas
 from sapwood.integrations.strided import Layout
-from sapwood.memory.framework import Allocate, GuestFramework, GuestStream
+from sapwood.memory.framework import Allocate, GuestFramework, GuestStream, Manner
 from sapwood.tree.record.host_data import MAKE_OUTSIDE, READ_OUTSIDE
 from sapwood.tree.watch import session
 from sapwood.tree.watch.session import Session, raising_line
@@ -81,6 +82,25 @@ class _Raw:
 
     def __cuda_stream__(self) -> tuple[int, int]:
         return 0, self.raw
+
+
+class _Errors(Manner):
+    """What CuPy raises, and what it leaves be, on this thread."""
+
+    def __init__(self) -> None:
+        self._now = cupyx.geterr()
+
+    def __call__(self) -> AbstractContextManager[object]:
+        """Return a context in which that is so."""
+        return nullcontext() if cupyx.geterr() == self._now else self._entered()
+
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        before = cupyx.seterr(**self._now)
+        try:
+            yield
+        finally:
+            cupyx.seterr(**before)
 
 
 class CupyFramework(GuestFramework):
@@ -197,6 +217,10 @@ class CupyFramework(GuestFramework):
                 raise
             finally:
                 _let_wait(before)
+
+    def manner(self) -> Manner:
+        """Return what makes contexts in which solvers raise as they would just now."""
+        return _Errors()
 
     @contextmanager
     def resting(self) -> Iterator[None]:

@@ -117,9 +117,13 @@ def place_in(generator: torch.Generator) -> _Place:
 
 
 def rewind(generator: torch.Generator, seed: int, offset: int) -> None:
-    """Set the seed and the offset of a GPU's generator, which are all its state."""
-    generator.manual_seed(seed)
-    generator.set_offset(offset)
+    """Set the seed and the offset of a GPU's generator, which are all its state.
+
+    Who sets one, and be it as before, has cuDNN's dropout begin anew, too.
+    """
+    if place_in(generator) != (seed, offset):
+        generator.manual_seed(seed)
+        generator.set_offset(offset)
 
 
 def kept_generators(place: torch.device) -> Callable[[], None]:

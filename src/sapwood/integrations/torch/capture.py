@@ -68,18 +68,26 @@ class TorchCapturer:
 
         A tensor that was there, and has the history that it had, goes out as it is.
         """
-        if self._framework.went_back:
-            return None
+        went_back = self._framework.went_back
         for leaf in arrays_in(result, torch.is_tensor):
             if not leaf.requires_grad or leaf.is_leaf:
                 continue
-            if leaf.grad_fn is not histories.get(id(leaf)):
-                return GoesBack(
-                    f"the function returns a tensor {text_of(leaf)} that requires "
-                    "grad, and no replay could send a gradient back through it",
-                    remedy="Call it under torch.no_grad(), return x.detach(), or call "
-                    "backward() inside the graphed function",
+            if leaf.grad_fn is histories.get(id(leaf)):
+                continue
+            if went_back:
+                if _is_spent(leaf.grad_fn):
+                    continue
+                return CaptureError(
+                    f"the function returns a tensor {text_of(leaf)} through which a "
+                    "gradient may be sent back, beside one that it sends back itself",
+                    remedy="Return x.detach(), or leave backward() to the caller",
                 )
+            return GoesBack(
+                f"the function returns a tensor {text_of(leaf)} that requires "
+                "grad, and no replay could send a gradient back through it",
+                remedy="Call it under torch.no_grad(), return x.detach(), or call "
+                "backward() inside the graphed function",
+            )
         return None
 
     def graded(self, target: Callable[[], Any], graph: Graph) -> Gradients:
@@ -96,6 +104,28 @@ class TorchCapturer:
     def owner(self, range_: Range, room: Size, *, warm: bool) -> TorchOwner:
         """Return a capture that allocates from ``room`` of a range."""
         return TorchOwner(self._framework, range_, room, warm=warm)
+
+
+def _is_spent(node: Any) -> bool:
+    """Return whether torch raises where a gradient is sent back from a node once more.
+
+    What a node has saved is gone when a gradient was sent back through it.
+    """
+    seen: set[Any] = set()
+    left = [node]
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        for name in dir(node):
+            if name.startswith("_saved_") or name == "saved_tensors":
+                try:
+                    getattr(node, name)
+                except RuntimeError:
+                    return True
+        left += [each for each, _ in node.next_functions]
+    return False
 
 
 def _histories(arrays: Sequence[Any]) -> Mapping[int, object]:

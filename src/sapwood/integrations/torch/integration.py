@@ -74,10 +74,13 @@ class TorchIntegration(Integration):
     def is_array(self, value: object) -> bool:
         """Return whether ``value`` is a tensor on a device of this kind, in one piece.
 
-        Sparse ones have no memory of their own, but are made of other tensors.
+        Sparse ones have no memory of their own, but are made of other tensors, and
+        zeros that autograd makes have none at all.
         """
-        kind = type(value) in _kinds and bool(self._is_here(value))
-        return kind and value.layout is _strided  # type: ignore[attr-defined]
+        if type(value) not in _kinds or not self._is_here(value):
+            return False
+        dense = value.layout is _strided  # type: ignore[attr-defined]
+        return dense and not value._is_zerotensor()  # type: ignore[attr-defined]
 
     def refuse(self, value: Any) -> None:
         """Refuse host arrays, CPU tensors, and what is no plain tensor."""

@@ -10,7 +10,7 @@ import ctypes
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -21,12 +21,20 @@ _WAITS: Final = frozenset(
     {_aten._linalg_check_errors, _aten._local_scalar_dense, _aten._unique2}
     | {_aten.allclose, _aten.bincount, _aten.equal, _aten.is_nonzero, _aten.item}
     | {_aten.masked_select, _aten.nonzero}
-    | {_aten.unique_consecutive, _aten.unique_dim}
+    | {_aten.unique_consecutive, _aten.unique_dim, _aten.masked_scatter_backward}
 )
 """Operations whose result is needed on the host, or tells how large another is."""
 
 _ENTERS: Final = frozenset({_aten.lift_fresh, _aten.lift_fresh_copy, _aten.lift})
 _INDEXES: Final = frozenset({_aten.index, _aten.index_put_, _aten.index_put})
+_PUTS_ANEW: Final = frozenset({_aten.index_put, _aten._unsafe_index_put})
+_PUTS: Final = _PUTS_ANEW | {_aten.index_put_, _aten._index_put_impl_}
+_FILLS: Final = frozenset({_aten.index_fill, _aten.index_fill_})
+_IN_STEPS: Final = (
+    _PUTS | _FILLS | {_aten.normal, _aten.masked_fill, _aten.masked_fill_}
+)
+"""Operations in which the host may wait for some of what they do."""
+
 _MOVES: Final = (
     _INDEXES
     | {_aten._index_put_impl_, _aten._unsafe_index}
@@ -36,6 +44,13 @@ _MOVES: Final = (
 
 _HOSTED: Final = frozenset({_aten._pack_padded_sequence})
 """Operations on a device whose results on the host come of what was there."""
+
+_TRAINS: Final = frozenset(
+    {_aten.native_batch_norm, _aten.cudnn_batch_norm, _aten.miopen_batch_norm}
+    | {_aten.batch_norm_update_stats, _aten.batch_norm_gather_stats}
+    | {_aten.batch_norm_gather_stats_with_counts}
+)
+"""Operations that write running statistics, which their schemas do not say."""
 
 _COPIES: Final = frozenset({_aten._to_copy, _aten.copy_})
 
@@ -66,9 +81,10 @@ class Operation:
     gives what comes from the host; if it ``copies``, that may be between devices; if it
     ``moves``, that is what it does with tensors on the host; if it ``draws``, it gives
     random numbers; if it is ``hosted``, what it gives on the host comes of what it is
-    given there; if it ``may_wait``, its arguments decide. A ``composite`` one is others
-    one after the other, as which torch gives it to a mode but in inference mode.
-    On the devices in ``autocasts``, autocast has kernels of its own for it.
+    given there; if it ``may_wait``, its arguments decide, as they do whether it is done
+    ``in_steps``. A ``composite`` one is others one after the other, as which torch
+    gives it to a mode but in inference mode. On the devices in ``autocasts``, autocast
+    has kernels of its own for it.
     """
 
     def __init__(self, func: Any) -> None:
@@ -76,16 +92,21 @@ class Operation:
         self.text, self.packet = str(func), packet
         self.takes = tuple(
             _Argument(
-                place, arg.name, arg.alias_info is not None and arg.alias_info.is_write
+                place,
+                arg.name,
+                (arg.alias_info is not None and arg.alias_info.is_write)
+                or (packet in _TRAINS and arg.name.startswith("running_")),
             )
             for place, arg in enumerate(func._schema.arguments)
             if not _PLAIN.fullmatch(str(arg.type))
         )
         self.enters, self.copies = packet in _ENTERS, packet in _COPIES
         self.moves, self.hosted = packet in _MOVES, packet in _HOSTED
+        self.trains = packet in _TRAINS
         self.draws = torch.Tag.nondeterministic_seeded in func.tags
+        self.in_steps = packet in _IN_STEPS
         self.always_waits = packet in _WAITS
-        self.may_wait = packet in _INDEXES or packet is _aten.repeat_interleave
+        self.may_wait = packet in _PUTS | _INDEXES | {_aten.repeat_interleave}
         own = _has(func, "CUDA")
         self.composite = _has(func, "CompositeImplicitAutograd") and not own
         self.autocasts = [k for k, key in AUTOCASTS.items() if _has(func, key.name)]
@@ -95,7 +116,10 @@ class Operation:
     ) -> list[tuple[Any, bool]]:
         """Return the tensors of a call, and for each whether it is written."""
         found: list[tuple[Any, bool]] = []
-        for place, name, writes in self.takes:
+        # So is `training`, of those that have it.
+        evaluates = self.trains and args[5] is False
+        for place, name, may_write in self.takes:
+            writes = may_write and not evaluates
             value = args[place] if place < len(args) else given.get(name)
             if isinstance(value, torch.Tensor):
                 found.append((value, writes))
@@ -178,17 +202,30 @@ def _text(value: Any) -> str:
     return repr(value) if isinstance(value, _TOLD) else cls.__qualname__
 
 
-def draws_normal(
+def in_steps(
     op: Operation, args: tuple[Any, ...], given: Mapping[str, Any]
-) -> bool:
-    """Return whether an operation looks at its deviations, and then draws by them."""
-    if op.packet is not _aten.normal:
-        return False
-    std = args[1] if len(args) > 1 else given.get("std")
-    return isinstance(std, torch.Tensor) and "out" not in given
+) -> Callable[[], Any] | None:
+    """Return what does an operation as others, one after the other, if one is to.
+
+    That is one within which the host waits, so that what it waits for is told apart.
+    """
+    if op.packet is _aten.normal:
+        std = args[1] if len(args) > 1 else given.get("std")
+        looks = isinstance(std, torch.Tensor) and "out" not in given
+        return partial(_normal, *args, **given) if looks else None
+    if op.packet in _PUTS:
+        return partial(_put, op, *args, **given) if _puts_by_mask(*args[:2]) else None
+    into, value = args[0], args[-1]
+    waits = isinstance(value, torch.Tensor) and value.device.type != "cpu"
+    if not waits or into.dtype != value.dtype or value.device != into.device:
+        return None
+    if op.packet in _FILLS:
+        return partial(_fill_at, op, *args) if into.dim() else None
+    fill = _fill if op.packet is _aten.masked_fill else _fill_in_place
+    return partial(fill, *args)
 
 
-def normal(mean: Any, std: Any, *, generator: torch.Generator | None = None) -> Any:
+def _normal(mean: Any, std: Any, *, generator: torch.Generator | None = None) -> Any:
     """Draw as ``torch.normal`` does with deviations in a tensor, one step by the other.
 
     So that its look at them, which has the host wait, is told apart from the drawing.
@@ -204,6 +241,86 @@ def normal(mean: Any, std: Any, *, generator: torch.Generator | None = None) -> 
     if not isinstance(mean, torch.Tensor):
         mean = torch.full((), mean, dtype=drawn.dtype, device=drawn.device)
     return drawn.mul_(std).add_(mean)
+
+
+def _puts_by_mask(into: Any, indices: Sequence[Any]) -> bool:
+    """Return whether masks, which lie beside a tensor, say where it is written."""
+    at, masked = 0, False
+    for each in indices:
+        if each is None:
+            at += 1
+            continue
+        is_mask = each.dtype is torch.bool
+        size = into.shape[at : at + each.dim()] if is_mask else each.shape
+        # Another size raises, and a mask of no dimension is an index of its own kind.
+        if each.device != into.device or each.shape != size or not each.dim():
+            return False
+        if each.dtype is torch.uint8:
+            return False
+        at += each.dim() if is_mask else 1
+        masked |= is_mask
+    return masked
+
+
+def _put(
+    op: Operation,
+    into: Any,
+    indices: Sequence[Any],
+    values: Any,
+    accumulate: bool = False,
+    *rest: Any,
+) -> Any:
+    """Write where masks say as ``into[mask] = values`` does, one step by the other.
+
+    So that the host waits where it must, for how many elements there are, and not for
+    one value that goes to all. The steps are those of ``index_put_`` in
+    ATen/native/TensorAdvancedIndexing.cpp.
+    """
+    if op.packet in _PUTS_ANEW:
+        into = into.clone(memory_format=torch.preserve_format)
+    masks = [each for each in indices if each is not None]
+    if len(masks) == 1 and not accumulate and _is_one(values, into):
+        behind = into.dim() - len(indices) + 1 - masks[0].dim()
+        mask = masks[0].view(*masks[0].shape, *[1] * behind)
+        return _fill_in_place(into, mask, values.reshape(()))
+    found: list[Any] = []
+    for each in indices:
+        is_mask = each is not None and each.dtype is torch.bool
+        found += each.nonzero().unbind(1) if is_mask else [each]
+    put = op.packet if op.packet is _aten._index_put_impl_ else _aten.index_put_
+    return put(into, found, values, accumulate, *rest)
+
+
+def _is_one(values: Any, into: Any) -> bool:
+    """Return whether ``into[mask] = values`` is the same value everywhere."""
+    if values.device.type == "cpu":
+        return bool(values.numel() == 1)
+    same = values.device == into.device and values.dtype is into.dtype
+    return same and values.dim() <= 1 and values.numel() == 1
+
+
+def _fill_in_place(into: Any, mask: Any, value: Any) -> Any:
+    """Fill with a value that may be on the device, which the host does not wait for."""
+    if value.device.type == "cpu":
+        return into.masked_fill_(mask, value)
+    return torch.where(mask, value, into, out=into)
+
+
+def _fill(into: Any, mask: Any, value: Any) -> Any:
+    """Return what ``masked_fill`` gives: a copy in the order of its elements."""
+    shape = torch.broadcast_shapes(into.shape, mask.shape)
+    made = into.expand(shape).clone(memory_format=torch.contiguous_format)
+    return _fill_in_place(made, mask, value)
+
+
+def _fill_at(op: Operation, into: Any, dim: int, index: Any, value: Any) -> Any:
+    """Fill as ``index_fill`` does with a value that the host does not wait for."""
+    if op.packet is _aten.index_fill:
+        into = into.clone(memory_format=torch.preserve_format)
+    index, shape = index.reshape(-1).long(), [*into.shape]
+    index = torch.where(index < 0, index + shape[dim], index)
+    shape[dim] = len(index)
+    return into.index_copy_(dim, index, value.expand(shape))
 
 
 def is_dense(use: tuple[Any, bool]) -> bool:

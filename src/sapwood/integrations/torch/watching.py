@@ -35,12 +35,11 @@ from sapwood.integrations.torch.operations import (
     AUTOCASTS,
     Operation,
     constants_of,
-    draws_normal,
     flat,
     has_bytes,
+    in_steps,
     is_dense,
     makes,
-    normal,
     operation_of,
 )
 from sapwood.integrations.torch.storages import Storages
@@ -82,6 +81,10 @@ _FLATTENS: Final = (
     "flatten_parameters() gives the weights other memory in each call",
     "Call it once, outside the graphed function: the weights stay flat",
 )
+_LENGTHS: Final = (
+    "ctc_loss() copies lengths from the host to the device",
+    "Call it in a function marked with @sw.eager, or outside",
+)
 _EIGH: Final = (
     "cuSOLVER cannot compute eigenvalues (linalg.eigh) in a capture",
     "Call it outside the graphed function, or in a function marked with @sw.eager",
@@ -89,12 +92,17 @@ _EIGH: Final = (
 _COMPOSITE: Final = torch._C.DispatchKey.CompositeImplicitAutograd
 _REMEMBERS: Final = torch._C.DispatchKey.PythonTLSSnapshot
 _aten: Final[Any] = torch.ops.aten
-_OTHERWISE: Final = frozenset({_aten.cumprod, _aten.prod})
+_OTHERWISE: Final = frozenset({_aten.cumprod, _aten.cumprod_, _aten.prod})
 """Whose gradients torch computes by another formula under a mode of dispatch, as the
 one here: `prod_backward` and `cumprod_backward` of FunctionsManual.cpp."""
+_ALIGNS: Final = frozenset(
+    {_aten._ctc_loss, _aten._ctc_loss_backward, _aten._cudnn_ctc_loss}
+)
 _SOLVES: Final = frozenset(
     {_aten._linalg_eigh, _aten._linalg_eigvals, _aten._linalg_svd, _aten.linalg_eig}
-    | {_aten.linalg_lstsq}
+    | {_aten.linalg_ldl_factor_ex, _aten.linalg_ldl_solve, _aten.linalg_lstsq}
+    | {_aten.linalg_matrix_exp, _aten.linalg_pinv, _aten.cholesky, _aten.histc}
+    | {_aten.linalg_lu, _aten.linalg_lu_factor_ex}
 )
 """Operations that no capture takes, and that always give the same shapes."""
 
@@ -139,9 +147,11 @@ class Watcher(Mode):
         self._made: WeakSet[Any] = WeakSet()
         self._seeds: WeakSet[Any] = WeakSet()
         self._held: WeakSet[Any] = WeakSet()
+        self._lengths: WeakSet[Any] = WeakSet()
         self._stack, self._thread = ExitStack(), get_ident()
         self._regions = 0
         self._tunes = False
+        self._ways_back: list[tuple[Any, Callable[[Any], Any], Any]] = []
         self._line: str | None = None
         self.went_back = False
 
@@ -305,6 +315,8 @@ class Watcher(Mode):
     ) -> Any:
         """Note one operation, and run it."""
         given = kwargs or {}
+        if self._ways_back:
+            self._go_back()
         if isinstance(func, HigherOrderOperator):
             if not self._regions:
                 self.refused(
@@ -322,9 +334,11 @@ class Watcher(Mode):
                     # Not `decompose`: of some, torch has another form in Python
                     # besides, which gives other bits.
                     return func._op_dk(_COMPOSITE, *args, **given)
-            if draws_normal(op, args, given) and not self._regions:
-                with self._again():
-                    return normal(*args, **given)
+            if op.in_steps and not self._regions:
+                steps = in_steps(op, args, given)
+                if steps is not None:
+                    with self._again():
+                        return steps()
             if op.packet is _aten.record_stream:
                 # It computes nothing, and tells whose memory it is to those who ask.
                 return func(*args, **given)
@@ -358,7 +372,7 @@ class Watcher(Mode):
         ]
         self._find_untold()
         self._note_uses(uses)
-        result = self._run(func, op, args, given, here=bool(here))
+        result = self._as_ever(func, op, args, given, here)
         self._end(uses)
         if op.hosted or not here:
             self._made_here(op, tensors, result)
@@ -367,6 +381,29 @@ class Watcher(Mode):
             if here:
                 # Of attention, for example.
                 self.seeds(result)
+        return result
+
+    def _as_ever(
+        self,
+        func: Any,
+        op: Operation,
+        args: tuple[Any, ...],
+        given: Mapping[str, Any],
+        here: list[tuple[Any, bool]],
+    ) -> Any:
+        """Run an operation as where no mode is told, also what torch does otherwise."""
+        if here and op.packet in _ALIGNS:
+            func, args = self._aligned(func, args)
+        otherwise = bool(here) and op.packet in _OTHERWISE and _goes_back(here)
+        of = None
+        if otherwise:
+            of = args[0].clone() if here[0][1] else args[0]
+        result = self._run(func, op, args, given, here=bool(here))
+        if self._lengths and op.packet is _aten.clamp_min:
+            result = self._length(args[0], result)
+        if otherwise:
+            again = partial(_again_with, op, args[1:], given)
+            self._ways_back.append((result, again, of))
         return result
 
     def _may_read(
@@ -385,7 +422,7 @@ class Watcher(Mode):
         leaves = op.packet is _aten._to_copy and _leaves(args[0], given, self._kind)
         if not (leaves or op.packet in _SOLVES or op.waits(args, given)):
             return False
-        only_here = len(here) == len(tensors) and not any(w for _, w in tensors)
+        only_here = 0 < len(here) == len(tensors) and not any(w for _, w in tensors)
         # Autograd has threads of its own, and no region can run in the midst of it.
         back = session.current() is not self.session or _C._current_graph_task_id() >= 0
         size = args[0].nbytes if leaves else 0
@@ -403,6 +440,8 @@ class Watcher(Mode):
                 return _packed(result)
             return (*result,) if isinstance(result, tuple) else result
 
+        # Autograd goes on with what the function has: no way leads back from here.
+        args, given = _detached((args, given))
         name = _READS.get(op.packet, f"torch.{op.packet.__name__}")
         part, tensors = reading_of(name, read, args, given, torch.is_tensor, _unpacked)
         result = _unpacked(self.session.live(part, tensors, {}))
@@ -472,7 +511,9 @@ class Watcher(Mode):
             self.refused(what.format(op.packet.__name__), remedy)
         elif here and op.packet is _aten._cudnn_rnn_flatten_weight:
             self.refused(*_FLATTENS)
-        elif here and op.packet is _aten._linalg_eigh:
+        elif here and op.packet in _ALIGNS:
+            self.refused(*_LENGTHS)
+        elif here and op.packet in (_aten._linalg_eigh, _aten.linalg_pinv):
             # It fails there, and once more in the next call of anybody's.
             self.refused(*_EIGH)
         elif op.copies:
@@ -482,6 +523,36 @@ class Watcher(Mode):
             self._draws_from(generator)
         if len(here) < len(tensors) and not op.copies:
             self._refuse_cpu(tensors, here)
+
+    def _go_back(self) -> None:
+        """Have gradients sent back as where no mode is told of it.
+
+        Autograd has a node for an operation only when that is over.
+        """
+        ways, self._ways_back = self._ways_back, []
+        for result, again, of in ways:
+            if result.grad_fn is not None:
+                result.grad_fn.register_hook(partial(_sent_back, again, of))
+
+    def _aligned(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+        """Return what a step of ctc_loss does eagerly, with lengths on the host.
+
+        Under a mode of dispatch torch passes them on as they are, and raises where
+        they are on the host: `ctc_loss_impl` of ATen/native/LossCTC.cpp.
+        """
+        names = [each.name for each in func._schema.arguments]
+        lengths = [k for k, name in enumerate(names) if name.endswith("_lengths")]
+        if not all(isinstance(args[k], torch.Tensor) for k in lengths):
+            return func, args
+        self._lengths.update(args[k].untyped_storage() for k in lengths)
+        listed = [x.tolist() if k in lengths else x for k, x in enumerate(args)]
+        return func.overloadpacket.default, tuple(listed)
+
+    def _length(self, of: Any, length: Any) -> Any:
+        """Return what ctc_loss divides by where eager calls have it: on the device."""
+        if of.untyped_storage() in self._lengths and of.device.type == "cpu":
+            return length.to(self._storages.place)
+        return length
 
     def _draws_from(self, generator: torch.Generator) -> None:
         """Note what the function is about to draw from."""
@@ -629,6 +700,17 @@ _TEXTS: Final = torch._tensor_str.__file__
 _TENSORS: Final = torch._tensor.__file__
 
 
+def _detached(value: Any) -> Any:
+    """Return arguments with tensors that autograd knows nothing of."""
+    if isinstance(value, torch.Tensor):
+        return value.detach() if value.requires_grad else value
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_detached, value))
+    if isinstance(value, Mapping):
+        return {name: _detached(each) for name, each in value.items()}
+    return value
+
+
 def _packed(result: Any) -> Any:
     """Return what an operation gives as plain values, and tensors beside their kind."""
     if isinstance(result, (list, tuple)):
@@ -696,3 +778,28 @@ helped.append(_session)
 def _goes_back(tensors: Sequence[tuple[Any, bool]]) -> bool:
     """Return whether a gradient is sent back through what is done with tensors."""
     return torch.is_grad_enabled() and any(each.requires_grad for each, _ in tensors)
+
+
+def _again_with(
+    op: Operation, rest: tuple[Any, ...], given: Mapping[str, Any], of: Any
+) -> Any:
+    """Return what an operation gives, which may have written what it was given."""
+    return getattr(_aten, op.packet.__name__.rstrip("_"))(of, *rest, **given)
+
+
+def _sent_back(
+    again: Callable[[Any], Any], of: Any, found: Sequence[Any], sent: Sequence[Any]
+) -> Sequence[Any] | None:
+    """Return what is sent back to what an operation was given, in torch's other way."""
+    if found[0] is None or sent[0] is None:
+        return None
+    twice = torch.is_grad_enabled()
+    with _disable_current_modes(), torch.enable_grad():
+        given = of if twice else of.detach().requires_grad_()
+        if not given.requires_grad:
+            return None  # it was written, and is a copy
+        result = again(given)
+        back = torch.autograd.grad(result, given, sent[0], create_graph=twice)
+        if twice:
+            result.grad_fn.register_hook(partial(_sent_back, again, of))
+    return back[0], *found[1:]

@@ -77,9 +77,8 @@ def next_step(
     ):
         return Step(Action.WARM_UP)
     others = [node for node in nodes if node not in specialization.nodes]
-    usual = frozenset[int]().union(*(node.copied() for node in others))
     evict, escapes, copies = _make_room(
-        specialization, reasons, held, usual, crowded=crowded
+        specialization, others, reasons, held, crowded=crowded
     )
     full = bool(evict) or escapes
     if len(nodes) - len(evict) >= max_recordings:
@@ -97,21 +96,21 @@ def next_step(
 
 def _make_room(
     specialization: Specialization,
+    others: Sequence[Node],
     reasons: Mapping[Node, Why],
     held: Mapping[Node, frozenset[int]],
-    usual: frozenset[int],
     *,
     crowded: bool,
 ) -> tuple[list[Node], bool, frozenset[int]]:
     """Return the variants to evict for another one, and which outputs it copies out.
 
-    The second value says whether all are, the third which are, if not all. ``usual``
-    are those that recordings of other specializations copy out.
+    The second value says whether all are, the third which are, if not all. ``others``
+    are the recordings of other specializations.
     """
     evict = specialization.outdated()
     variants = [n for n in specialization.nodes if not n.escapes and n not in evict]
     copied = frozenset[int]().union(*(node.copied() for node in variants))
-    kept = _kept(variants, held, usual)
+    kept = _kept(variants, others, held)
     full = len(variants) >= specialization.max_variants
     if not (full or crowded or _are_small(kept, variants)):
         return evict, False, copied
@@ -139,14 +138,16 @@ def _are_small(kept: frozenset[int], variants: Sequence[Node]) -> bool:
 
 def _kept(
     variants: Sequence[Node],
+    others: Sequence[Node],
     held: Mapping[Node, frozenset[int]],
-    usual: frozenset[int],
 ) -> frozenset[int]:
-    """Return which outputs are kept.
+    """Return which outputs of ``variants`` are kept.
 
-    An output that is held of several recordings at once is kept by the user. Of one
-    recording alone, any output may be held until a name is bound anew, unless it is
-    one that calls of other kinds keep.
+    An output that is held of several recordings at once is kept by the user, whichever
+    calls they are of. Of one recording alone, any output may be held until a name is
+    bound anew, unless it is one that ``others`` copy out.
     """
-    counts = Counter(k for node in variants for k in held.get(node, ()))
-    return frozenset(k for k, count in counts.items() if count > 1 or k in usual)
+    usual = frozenset[int]().union(*(node.copied() for node in others))
+    counts = Counter(k for node in (*variants, *others) for k in held.get(node, ()))
+    mine = frozenset[int]().union(*(held.get(node, ()) for node in variants))
+    return frozenset(k for k in mine if counts[k] > 1 or k in usual)

@@ -48,6 +48,11 @@ class Frame:
         """Have an array be the function's own for one of others; return its first."""
         return self._own.setdefault(id(theirs), (theirs, own))[1]
 
+    def owned(self) -> list[Array]:
+        """Return the function's own arrays, in slots and elsewhere, each once."""
+        found = [*self.arrays, *(own for _, own in self._own.values())]
+        return [*{id(each): each for each in found}.values()]
+
     def stand_in(self, carried: Arrays, roles: Sequence[Role], range_: Range) -> None:
         """Have stand-ins, in a range, for what came since the last time."""
         roles = [

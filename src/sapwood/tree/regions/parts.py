@@ -128,9 +128,11 @@ def record_parts(
             recordings.renew_capture_stream()
             if left and is_spoilt(error) and not (parts.links or parts.written):
                 continue
-            if parts.links or not order.tolerant:
+            if not order.tolerant or (parts.links and not is_spoilt(error)):
                 raise
             skip = skip_of(error)
+        if parts.links:
+            raise Midway(skip.what, where=skip.where, remedy=skip.remedy)
         raise Unready(skip.what, where=skip.where)
 
 
@@ -469,13 +471,14 @@ class _Parts:
         self.first_constant = len(session.constants)
         self.first = self.capture.allocations.count()
         session.go_on()
-        if isinstance(self.capture, Adopting):
-            self.capture.owner = self.owners[-1]
-            arrays = [*self.frame.arrays, *self.before.arrays()]
-            self.holding.enter_context(self.capture.owner.holding(arrays))
         if anew:
             self.stand_ins = self._stand_in()
             self._swap_in()
+        if isinstance(self.capture, Adopting):
+            self.capture.owner = self.owners[-1]
+            # What stands in for state is held, too: x.data = y would end with it.
+            arrays = [*self.frame.owned(), *self.before.arrays()]
+            self.holding.enter_context(self.capture.owner.holding(arrays))
         first = len(self.carried.storages)
         rooms = {first + i: room for i, room in self.stand_ins.items()}
         self.stages = self.frame.stages | rooms

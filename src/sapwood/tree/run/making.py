@@ -106,7 +106,7 @@ class Making:
         """Decide about a call; ``reasons`` say why no node of its kind fits."""
         most = self.options.max_recordings
         nodes, crowded = [*self.cache.nodes], self.recordings.is_crowded()
-        held = {} if crowded else self.recordings.held_of(specialization.nodes)
+        held = {} if crowded else self.recordings.held_of(nodes)
         return next_step(
             specialization, nodes, reasons, most, held=held, crowded=crowded
         )
