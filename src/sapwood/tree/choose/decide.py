@@ -132,7 +132,8 @@ def _are_small(kept: frozenset[int], variants: Sequence[Node]) -> bool:
     """Return whether outputs are kept, and so small that they are copied at once."""
     if not kept:
         return False
-    sizes = (sum(node.outputs.storages[k].size for k in kept) for node in variants)
+    made = (node.made() for node in variants)
+    sizes = (sum(each[k].size for k in kept if k < len(each)) for each in made)
     return max(sizes) <= _SMALL
 
 

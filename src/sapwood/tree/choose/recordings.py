@@ -217,7 +217,7 @@ class Recordings(RecordingsState):
         held = self.leases.addresses()
         found: dict[Node, frozenset[int]] = {}
         for node in nodes:
-            storages = enumerate(node.outputs.storages)
+            storages = enumerate(node.made())
             found[node] = frozenset(k for k, each in storages if each.address in held)
         return found
 

@@ -16,7 +16,7 @@ from sapwood.tree.call.roles import Role
 from sapwood.tree.call.signature import Whereabouts
 from sapwood.tree.guards import Ambient, Slot
 from sapwood.tree.node.copy_out import Ferry
-from sapwood.tree.node.outputs import Outputs
+from sapwood.tree.node.outputs import Bytes, Outputs
 from sapwood.tree.node.passed_on import PassedOn, Written
 from sapwood.units import Addr, Mask, Size
 
@@ -158,6 +158,10 @@ class Node:
             yield self
         for link in self.chain:
             yield link.part
+
+    def made(self) -> list[Bytes]:
+        """Return what is new of all parts, in their order."""
+        return [each for part in self.parts() for each in part.outputs.storages]
 
     def passing(self) -> Mask:
         """Return the pages of this part that a call needs until it is over."""
