@@ -169,6 +169,33 @@ def test_what_is_read_is_no_part_of_autograd(adapter_of):
     assert torch.equal(*found)
 
 
+def test_autograd_goes_back_by_masks_as_they_were(adapter_of):
+    """No region can run in a backward pass: none is asked for there."""
+    from sapwood.integrations.torch.watching import Watcher
+
+    x, found, ran = torch.arange(16.0).view(4, 4).requires_grad_(), [], []
+
+    def between(part, args, kwargs):
+        assert torch._C._current_graph_task_id() < 0
+        ran.append(part.name)
+        return part(*args, **kwargs)
+
+    def back():
+        y, mask = x * 2, x > 3
+        (y[mask].square().sum() + y[:, x[0] > 1].sum() + y[mask].sin().sum()).backward()
+        found.append(x.grad)
+        x.grad = None
+
+    session = Session(tolerant=True, splits=True)
+    session.between = between
+    with entered(session), Watcher(session, adapter_of("cpu").storages_of):
+        back()
+    back()
+    assert torch.equal(*found)
+    assert ran == ["x[mask]"] * 3
+    assert session.unrecordable is None
+
+
 def _multiplied(x):
     return x.prod(1).sin().sum() + x.prod()
 

@@ -35,6 +35,8 @@ from sapwood.units import Addr, Size
 _REMEDIES = {
     "H2D": MAKE_OUTSIDE,
     "cuRAND": "Draw from cupy.random.default_rng(seed), made outside the function",
+    "cudaError": "Wait for streams and events outside the graphed function, or in a "
+    "function marked with @sw.eager",
     "cu": "CuPy captures no calls of cuSOLVER, cuSPARSE and such: call them outside "
     "the graphed function, or in a function marked with @sw.eager",
 }

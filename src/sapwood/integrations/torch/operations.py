@@ -30,8 +30,9 @@ _INDEXES: Final = frozenset({_aten.index, _aten.index_put_, _aten.index_put})
 _PUTS_ANEW: Final = frozenset({_aten.index_put, _aten._unsafe_index_put})
 _PUTS: Final = _PUTS_ANEW | {_aten.index_put_, _aten._index_put_impl_}
 _FILLS: Final = frozenset({_aten.index_fill, _aten.index_fill_})
+_BY_MASK: Final = _PUTS | {_aten.index}
 _IN_STEPS: Final = (
-    _PUTS | _FILLS | {_aten.normal, _aten.masked_fill, _aten.masked_fill_}
+    _BY_MASK | _FILLS | {_aten.normal, _aten.masked_fill, _aten.masked_fill_}
 )
 """Operations in which the host may wait for some of what they do."""
 
@@ -203,18 +204,26 @@ def _text(value: Any) -> str:
 
 
 def in_steps(
-    op: Operation, args: tuple[Any, ...], given: Mapping[str, Any]
+    op: Operation,
+    args: tuple[Any, ...],
+    given: Mapping[str, Any],
+    where: Callable[[Any], Any],
 ) -> Callable[[], Any] | None:
     """Return what does an operation as others, one after the other, if one is to.
 
-    That is one within which the host waits, so that what it waits for is told apart.
+    That is one within which the host waits, so that what it waits for is told apart:
+    ``where`` returns where a mask is true, as ``torch.nonzero`` does.
     """
     if op.packet is _aten.normal:
         std = args[1] if len(args) > 1 else given.get("std")
         looks = isinstance(std, torch.Tensor) and "out" not in given
         return partial(_normal, *args, **given) if looks else None
-    if op.packet in _PUTS:
-        return partial(_put, op, *args, **given) if _puts_by_mask(*args[:2]) else None
+    if op.packet in _BY_MASK:
+        if not _goes_by_mask(*args[:2]):
+            return None
+        if op.packet is _aten.index:
+            return lambda: _aten.index(args[0], _unmasked(args[1], where))
+        return partial(_put, where, op, *args, **given)
     into, value = args[0], args[-1]
     waits = isinstance(value, torch.Tensor) and value.device.type != "cpu"
     if not waits or into.dtype != value.dtype or value.device != into.device:
@@ -243,8 +252,8 @@ def _normal(mean: Any, std: Any, *, generator: torch.Generator | None = None) ->
     return drawn.mul_(std).add_(mean)
 
 
-def _puts_by_mask(into: Any, indices: Sequence[Any]) -> bool:
-    """Return whether masks, which lie beside a tensor, say where it is written."""
+def _goes_by_mask(into: Any, indices: Sequence[Any]) -> bool:
+    """Return whether masks that lie beside a tensor say which elements are meant."""
     at, masked = 0, False
     for each in indices:
         if each is None:
@@ -262,7 +271,17 @@ def _puts_by_mask(into: Any, indices: Sequence[Any]) -> bool:
     return masked
 
 
+def _unmasked(indices: Sequence[Any], where: Callable[[Any], Any]) -> list[Any]:
+    """Return indices with the places of elements for the masks among them."""
+    found: list[Any] = []
+    for each in indices:
+        is_mask = each is not None and each.dtype is torch.bool
+        found += where(each).unbind(1) if is_mask else [each]
+    return found
+
+
 def _put(
+    where: Callable[[Any], Any],
     op: Operation,
     into: Any,
     indices: Sequence[Any],
@@ -283,12 +302,8 @@ def _put(
         behind = into.dim() - len(indices) + 1 - masks[0].dim()
         mask = masks[0].view(*masks[0].shape, *[1] * behind)
         return _fill_in_place(into, mask, values.reshape(()))
-    found: list[Any] = []
-    for each in indices:
-        is_mask = each is not None and each.dtype is torch.bool
-        found += each.nonzero().unbind(1) if is_mask else [each]
     put = op.packet if op.packet is _aten._index_put_impl_ else _aten.index_put_
-    return put(into, found, values, accumulate, *rest)
+    return put(into, _unmasked(indices, where), values, accumulate, *rest)
 
 
 def _is_one(values: Any, into: Any) -> bool:

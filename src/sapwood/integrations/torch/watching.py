@@ -15,7 +15,7 @@ from operator import attrgetter
 from threading import get_ident
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch._ops import HigherOrderOperator
@@ -148,6 +148,8 @@ class Watcher(Mode):
         self._seeds: WeakSet[Any] = WeakSet()
         self._held: WeakSet[Any] = WeakSet()
         self._lengths: WeakSet[Any] = WeakSet()
+        self._masks: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
+        self._called: str | None = None
         self._stack, self._thread = ExitStack(), get_ident()
         self._regions = 0
         self._tunes = False
@@ -335,7 +337,7 @@ class Watcher(Mode):
                     # besides, which gives other bits.
                     return func._op_dk(_COMPOSITE, *args, **given)
             if op.in_steps and not self._regions:
-                steps = in_steps(op, args, given)
+                steps = in_steps(op, args, given, self._where)
                 if steps is not None:
                     with self._again():
                         return steps()
@@ -382,6 +384,24 @@ class Watcher(Mode):
                 # Of attention, for example.
                 self.seeds(result)
         return result
+
+    def _where(self, mask: Any) -> Any:
+        """Return where a mask is true; in a backward pass, as it was on the way there.
+
+        Autograd goes back by the masks that it has saved, and no region can run then.
+        """
+        storage, look = mask.untyped_storage(), (mask.shape, mask.stride())
+        version = None if mask.is_inference() else mask._version
+        key = version, mask.storage_offset(), look
+        if _C._current_graph_task_id() >= 0 and key in self._masks.get(storage, ()):
+            return self._masks[storage][key]
+        self._called = "x[mask]"
+        try:
+            found = mask.nonzero()
+        finally:
+            self._called = None
+        self._masks.setdefault(storage, {})[key] = found
+        return found
 
     def _as_ever(
         self,
@@ -442,7 +462,8 @@ class Watcher(Mode):
 
         # Autograd goes on with what the function has: no way leads back from here.
         args, given = _detached((args, given))
-        name = _READS.get(op.packet, f"torch.{op.packet.__name__}")
+        usual = _READS.get(op.packet, f"torch.{op.packet.__name__}")
+        name = self._called or usual
         part, tensors = reading_of(name, read, args, given, torch.is_tensor, _unpacked)
         result = _unpacked(self.session.live(part, tensors, {}))
         if not self.captures:
@@ -502,7 +523,7 @@ class Watcher(Mode):
     ) -> None:
         """Say what no replay could repeat, before it is done."""
         if here and op.waits(args, given):
-            name = op.packet.__name__
+            name = self._called or op.packet.__name__
             self.refused(f"a value is needed on the host ({name})", _HOST)
         elif here and op.enters:
             self.refused("host data enters the device (torch.tensor)", _DATA)
