@@ -89,7 +89,7 @@ def _trained(x):
     y = w * x
     y[y > 1] = y[y < 1].sum()
     y.masked_fill_(y > 2, y.detach()[0] * 1)
-    y.square().sum().backward()
+    (y.square().sum() + x.sum()).backward()
     return w.grad
 
 

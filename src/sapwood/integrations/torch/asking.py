@@ -89,8 +89,9 @@ def is_known(generator: torch.Generator, thread: int) -> bool:
 
 
 def _is_usual(generator: torch.Generator) -> bool:
+    # Torch makes another object of one that it names itself, as layers of cuDNN do.
     usual = tuple.__iter__(torch.cuda.default_generators)
-    return any(each is generator for each in usual)
+    return any(each._cdata == generator._cdata for each in usual)
 
 
 def generators_of(place: torch.device) -> list[torch.Generator]:

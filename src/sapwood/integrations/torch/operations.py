@@ -299,6 +299,8 @@ def _put(
         into = into.clone(memory_format=torch.preserve_format)
     masks = [each for each in indices if each is not None]
     if len(masks) == 1 and not accumulate and _is_one(values, into):
+        if values.requires_grad and torch.is_grad_enabled():
+            where(masks[0])  # its gradient comes from there
         behind = into.dim() - len(indices) + 1 - masks[0].dim()
         mask = masks[0].view(*masks[0].shape, *[1] * behind)
         return _fill_in_place(into, mask, values.reshape(()))
