@@ -137,9 +137,13 @@ class Fruitless:
         self._done = max(self._done + self.replays - replays, 0)
         self.replays = replays
 
+    def add(self) -> None:
+        """Count one more, and leave it to the next one what follows."""
+        self._done += 1
+
     def again(self) -> bool:
         """Count one more; return whether the next calls run eagerly."""
-        self._done += 1
+        self.add()
         if self._done < self._most:
             return False
         self._done, self._most = 0, self._tries
@@ -225,9 +229,7 @@ class Skips(SkipsState):
         and ``differs`` says in what. Where no such call ever comes again, or each
         raises, the user is told once, and the next ones run eagerly.
         """
-        if replays - self._strange.replays >= _NEW:
-            self._strange = Fruitless(replays, _NEW, _TRIES)
-        self._strange.spared(replays)
+        self._spare(replays)
         if not self._strange.again():
             return
         what = f"of recent calls, {_NEW} more were new than were replayed"
@@ -237,6 +239,11 @@ class Skips(SkipsState):
         self._strange.reason = self._reason(str(error))
         if self._options.donate:
             self._strange.left = 0
+
+    def _spare(self, replays: int) -> None:
+        if replays - self._strange.replays >= _NEW:
+            self._strange = Fruitless(replays, _NEW, _TRIES)
+        self._strange.spared(replays)
 
     def warn(self, error: CaptureError) -> None:
         """Warn that a call is about to run eagerly, once for each reason."""
@@ -285,7 +292,8 @@ class Skips(SkipsState):
         next calls run eagerly, and that is told once.
         """
         self.let_go()
-        self._strange = Fruitless(replays, _NEW, _TRIES)
+        self._spare(replays)
+        self._strange.add()
         look = self._look(call.args, call.kwargs)
         if len(self._recorded) < _KNOWN:
             self._recorded.add(look)
