@@ -100,6 +100,8 @@ def test_shapes_in_a_cycle(agree):
 
 
 @pytest.mark.every_framework
+# Where few recordings are ever replayed, that is told, once.
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 def test_shapes_at_random(rt, framework):
     """200 shapes at random: bounded, mostly not recording, evictions reported."""
     draw, limit = random.Random(3), 16

@@ -219,6 +219,29 @@ def test_a_seed_that_the_function_sets(rt, cp):
     assert f.stats().replays >= 6
 
 
+def test_functions_that_code_has_names_for(rt, cp):
+    """What no capture takes runs live, however it is called; and all is put back."""
+    from cupy.linalg import eigh, solve
+    from cupy.random import permutation, rand, seed
+
+    codes = [each.__code__ for each in (eigh, solve, permutation, rand, seed)]
+
+    def fn(x):
+        seed(4)
+        y = rand(3, 3) + cp.eye(3) * 4
+        return solve(y, x), eigh(y + y.T)[0], permutation(5)
+
+    f = rt.graph(fn)
+    for i in range(9):
+        x = cp.arange(3.0) + i
+        for found, expected in zip(f(x), fn(x), strict=True):
+            _same(cp.asnumpy(found), cp.asnumpy(expected))
+    assert f.stats().replays >= 4
+    assert not f.stats().skipped
+    for each, code in zip((eigh, solve, permutation, rand, seed), codes, strict=True):
+        assert each.__code__ is code
+
+
 @pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
 def test_solvers_raise_as_the_function_lets_them(rt, cp):
     """In a context that it enters itself, by what is in the matrix."""

@@ -102,16 +102,19 @@ def _calls(fn, sample, *, back):
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("back", [False, True], ids=["forward", "backward"])
-def test_operations(rt, part, back):
+@pytest.mark.parametrize("way", ["forward", "backward", "in place"])
+def test_operations(rt, part, way):
     """Replays, and calls that are skipped, are as eager ones."""
+    back = way == "backward"
     for op in _database()[part::PARTS]:
+        variant = op.inplace_variant if way == "in place" else op
         differentiable = op.supports_autograd or not back
-        if not (differentiable and op.supports_dtype(torch.float32, "cuda")):
+        is_there = variant and differentiable
+        if not (is_there and op.supports_dtype(torch.float32, "cuda")):
             continue
         samples = [*op.sample_inputs("cuda", torch.float32, requires_grad=back)]
         for sample in samples[:: max(1, len(samples) // 2)][:2]:
-            fn = _program(op, sample.output_process_fn_grad, back=back)
+            fn = _program(variant, sample.output_process_fn_grad, back=back)
             expected = _calls(fn, sample, back=back)
             if _calls(fn, sample, back=back) != expected:
                 continue

@@ -361,15 +361,43 @@ def replaced() -> Iterator[None]:
 
 
 def _replace() -> ExitStack:
-    stack = ExitStack()
+    stack, diverted = ExitStack(), set[FunctionType]()
     for owner, name, replacement in (*_REPLACED, *_READS):
         original, reads = getattr(owner, name), (owner, name, replacement) in _READS
+        if type(original) is FunctionType and original.__closure__ is None:
+            if original not in diverted:  # one may have two names
+                diverted.add(original)
+                _divert(stack, original, replacement, reads=reads)
+            continue
         if name in vars(owner):
             stack.callback(setattr, owner, name, original)
         else:
             stack.callback(delattr, owner, name)
         setattr(owner, name, _captured_by(replacement, original, reads=reads))
     return stack
+
+
+def _divert(
+    stack: ExitStack, original: FunctionType, replacement: Replacement, *, reads: bool
+) -> None:
+    """Have a function of CuPy's lead to what is to be called in its stead.
+
+    So it does under all names that code has bound it to: ``from cupy.linalg import
+    solve``.
+    """
+    was, space = original.__code__, original.__globals__
+    plain = FunctionType(
+        was, space, original.__name__, original.__defaults__, original.__closure__
+    )
+    plain.__kwdefaults__ = original.__kwdefaults__
+    name = f"_sapwood_{id(original)}"
+    found: dict[str, Any] = {}
+    text = f"def {original.__name__}(*args, **named): return {name}(*args, **named)"
+    exec(compile(text, was.co_filename, "exec"), found)  # noqa: S102 - text of ours
+    # It stays: another thread may be on its way there.
+    space[name] = _captured_by(replacement, plain, reads=reads)
+    stack.callback(setattr, original, "__code__", was)
+    original.__code__ = found[original.__name__].__code__
 
 
 def _counts(name: str, array: Any, items: Any, *value: Any) -> bool:

@@ -285,15 +285,21 @@ class Skips(SkipsState):
         if self.looks:
             self.looks.pop(self._look(call.args, call.kwargs), None)
 
-    def recorded(self, call: Call, replays: int, why: Sequence[Miss]) -> None:
+    def recorded(
+        self, call: Call, replays: int, why: Sequence[Miss], *, restored: bool
+    ) -> None:
         """Remember what a call looks like that was recorded, after so many replays.
 
         ``why`` says why no other recording fitted it. Where none is ever replayed, the
-        next calls run eagerly, and that is told once.
+        next calls run eagerly, and that is told once. What was ``restored`` costs
+        little.
         """
         self.let_go()
-        self._spare(replays)
-        self._strange.add()
+        if restored:
+            self._strange = Fruitless(replays, _NEW, _TRIES)
+        else:
+            self._spare(replays)
+            self._strange.add()
         look = self._look(call.args, call.kwargs)
         if len(self._recorded) < _KNOWN:
             self._recorded.add(look)

@@ -300,7 +300,7 @@ class Runner:
             if step.action is Action.RESTORE:
                 found = self.making.restored(unfound, step)
                 if found is not None:
-                    self._recorded(call, misses)
+                    self._recorded(call, misses, restored=True)
                     return self.making.replay(found, call)
                 step = self.making.decide(specialization, _whys(misses))
             if step.action is Action.RECORD:
@@ -311,10 +311,12 @@ class Runner:
             return ran[0]
         return self.eagerly.run(step, ran, unfound)
 
-    def _recorded(self, call: Call, misses: Mapping[Node, Miss]) -> None:
+    def _recorded(
+        self, call: Call, misses: Mapping[Node, Miss], *, restored: bool = False
+    ) -> None:
         self.fast_replays.tell()
-        replays = self.call_log.tally["replays"]
-        self.skips.recorded(call, replays, [*misses.values()])
+        replays, why = self.call_log.tally["replays"], [*misses.values()]
+        self.skips.recorded(call, replays, why, restored=restored)
 
     def _noted(
         self, unfound: Unfound, answer: Link | str | None
