@@ -118,6 +118,8 @@ READS = {
     "x[mask]": lambda x: x[x > 1],
     "torch._linalg_eigh": lambda x: torch.linalg.eigh(x + x.T),
     "torch._linalg_svd": lambda x: torch.linalg.svd(x, full_matrices=False),
+    "torch.linalg_matrix_exp": lambda x: torch.linalg.matrix_exp(x * 0.1),
+    "torch.histc": lambda x: torch.histc(x, 4),
 }
 
 
@@ -142,7 +144,20 @@ def test_what_no_capture_takes_is_a_region(adapter_of, name):
     assert {(each, writes) for each, writes, _ in ran} == {(name, False)}
     # Of what has any shape, the values are told: on a GPU the shape is.
     leaves = torch.utils._pytree.tree_leaves([result for *_, result in ran])
-    assert any(map(torch.is_tensor, leaves)) == ("linalg" in name)
+    gives = "linalg" in name or name == "torch.histc"
+    assert any(map(torch.is_tensor, leaves)) == gives
+    assert session.unrecordable is None
+
+
+def test_a_histogram_whose_bounds_are_known_is_captured(adapter_of):
+    """As models of several experts count with; where it looks for them, it waits."""
+    from sapwood.integrations.torch.watching import Watcher
+
+    x, session = torch.arange(16.0), Session(tolerant=True, splits=True)
+    session.between = lambda *_: pytest.fail("it is read as a region")
+    with entered(session), Watcher(session, adapter_of("cpu").storages_of):
+        torch.histc(x, 4, 0, 16)
+        torch.histc(x, 4, -1)
     assert session.unrecordable is None
 
 

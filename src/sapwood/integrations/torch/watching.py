@@ -440,7 +440,7 @@ class Watcher(Mode):
         some, or a copy on the host.
         """
         leaves = op.packet is _aten._to_copy and _leaves(args[0], given, self._kind)
-        if not (leaves or op.packet in _SOLVES or op.waits(args, given)):
+        if not (leaves or _solves(op, args) or op.waits(args, given)):
             return False
         only_here = 0 < len(here) == len(tensors) and not any(w for _, w in tensors)
         # Autograd has threads of its own, and no region can run in the midst of it.
@@ -695,6 +695,15 @@ def as_seed(tensor: Any) -> Any:
         if isinstance(each, Watcher):
             each.seeds(seed)
     return seed
+
+
+def _solves(op: Operation, args: Sequence[Any]) -> bool:
+    """Return whether no capture takes an operation that always gives the same shapes.
+
+    A histogram is one where it looks for its bounds itself.
+    """
+    low, high = (*args[2:], 0, 0)[:2] if op.packet is _aten.histc else (0, 0)
+    return op.packet in _SOLVES and low == high
 
 
 def _leaves(tensor: Any, given: Mapping[str, Any], kind: str) -> bool:
