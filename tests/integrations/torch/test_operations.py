@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 from unittest import TestCase
 
@@ -26,7 +26,6 @@ pytestmark = [
 CALLS, PARTS = 4, 32
 UNSET = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty"}
 UNSET |= {"new_empty_strided"}
-UNSET |= {"nn.functional.conv_transpose3d"}  # now and then it has other bits
 
 
 @cache
@@ -115,13 +114,15 @@ def test_operations(rt, part, way):
         samples = [*op.sample_inputs("cuda", torch.float32, requires_grad=back)]
         for sample in samples[:: max(1, len(samples) // 2)][:2]:
             fn = _program(variant, sample.output_process_fn_grad, back=back)
-            expected = _calls(fn, sample, back=back)
-            if _calls(fn, sample, back=back) != expected:
+            expected, plain = _calls(fn, sample, back=back), partial(_calls, fn, sample)
+            if plain(back=back) != expected:
                 continue
             with warnings.catch_warnings(record=True) as told:
                 warnings.simplefilter("always")
                 f = rt.graph(fn)
                 found = _calls(f, sample, back=back)
+            if found != expected and any(plain(back=back) != expected for _ in "12345"):
+                continue
             assert found == expected, op.formatted_name
             skips = [x for x in told if issubclass(x.category, GraphSkipWarning)]
             raises = isinstance(expected[0][0], type)

@@ -112,6 +112,7 @@ PUTS = {
     "anew": lambda x: x.index_put((x > 1,), x[2]),
     "filled": lambda x: x.masked_fill(x > 1, x.min()),
     "filled and broadcast": lambda x: x.masked_fill((x > 1)[:, None], x.min()),
+    "filled with one of its own": _put(lambda y: y.masked_fill_(y > 1, y[1])),
     "filled in place": _put(lambda y: y.masked_fill_(y > 1, y[1] * 1)),
     "counted": _put(lambda y: y[1:].add_((y > 1).sum()).__setitem__(y[1:] > 4, 0)),
 }

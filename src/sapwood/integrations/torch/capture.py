@@ -118,13 +118,24 @@ def _is_spent(node: Any) -> bool:
         if node is None or node in seen:
             continue
         seen.add(node)
-        for name in dir(node):
-            if name.startswith("_saved_") or name == "saved_tensors":
-                try:
-                    getattr(node, name)
-                except RuntimeError:
-                    return True
+        if _has_lost(node):
+            return True
         left += [each for each, _ in node.next_functions]
+    return False
+
+
+def _has_lost(node: Any) -> bool:
+    """Return whether what a node has saved is gone.
+
+    One tensor tells of all: where hooks pack what is saved, each look unpacks it.
+    """
+    for name in dir(node):
+        if name.startswith("_saved_") or name == "saved_tensors":
+            try:
+                if isinstance(getattr(node, name), torch.Tensor):
+                    return False
+            except RuntimeError:
+                return True
     return False
 
 

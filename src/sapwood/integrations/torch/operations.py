@@ -103,7 +103,9 @@ class Operation:
         )
         self.enters, self.copies = packet in _ENTERS, packet in _COPIES
         self.moves, self.hosted = packet in _MOVES, packet in _HOSTED
-        self.trains = packet in _TRAINS
+        names = [arg.name for arg in func._schema.arguments]
+        trains = packet in _TRAINS and "training" in names
+        self._training = names.index("training") if trains else len(names)
         self.draws = torch.Tag.nondeterministic_seeded in func.tags
         self.in_steps = packet in _IN_STEPS
         self.always_waits = packet in _WAITS
@@ -117,8 +119,7 @@ class Operation:
     ) -> list[tuple[Any, bool]]:
         """Return the tensors of a call, and for each whether it is written."""
         found: list[tuple[Any, bool]] = []
-        # So is `training`, of those that have it.
-        evaluates = self.trains and args[5] is False
+        evaluates = args[self._training : self._training + 1] == (False,)
         for place, name, may_write in self.takes:
             writes = may_write and not evaluates
             value = args[place] if place < len(args) else given.get(name)
@@ -214,24 +215,42 @@ def in_steps(
     That is one within which the host waits, so that what it waits for is told apart:
     ``where`` returns where a mask is true, as ``torch.nonzero`` does.
     """
+    if "out" in given:
+        return None
     if op.packet is _aten.normal:
         std = args[1] if len(args) > 1 else given.get("std")
-        looks = isinstance(std, torch.Tensor) and "out" not in given
-        return partial(_normal, *args, **given) if looks else None
+        return partial(_normal, *args, **given) if torch.is_tensor(std) else None
     if op.packet in _BY_MASK:
         if not _goes_by_mask(*args[:2]):
             return None
         if op.packet is _aten.index:
             return lambda: _aten.index(args[0], _unmasked(args[1], where))
         return partial(_put, where, op, *args, **given)
-    into, value = args[0], args[-1]
-    waits = isinstance(value, torch.Tensor) and value.device.type != "cpu"
-    if not waits or into.dtype != value.dtype or value.device != into.device:
+    return _filling(op, *args)
+
+
+def _filling(op: Operation, into: Any, *rest: Any) -> Callable[[], Any] | None:
+    """Return what fills with a value on the device, if one is given that torch takes.
+
+    For others torch has errors of its own, and so it has where elements share memory.
+    """
+    value = rest[-1]
+    waits = torch.is_tensor(value) and value.device.type != "cpu"
+    if not waits or value.dim() or value.dtype is not into.dtype or _overlaps(into):
         return None
-    if op.packet in _FILLS:
-        return partial(_fill_at, op, *args) if into.dim() else None
-    fill = _fill if op.packet is _aten.masked_fill else _fill_in_place
-    return partial(fill, *args)
+    if op.packet not in _FILLS:
+        fill = _fill if op.packet is _aten.masked_fill else _fill_in_place
+        return partial(fill, into, *rest) if rest[0].dtype is torch.bool else None
+    dim, index = rest[:2]
+    is_usual = index.dtype is torch.int64 and index.dim() < 2
+    there = -into.dim() <= dim < into.dim()
+    return partial(_fill_at, op, into, *rest) if is_usual and there else None
+
+
+def _overlaps(tensor: Any) -> bool:
+    """Return whether a tensor has several elements in one place, as expanded ones."""
+    sides = zip(tensor.shape, tensor.stride(), strict=True)
+    return any(size > 1 and not step for size, step in sides)
 
 
 def _normal(mean: Any, std: Any, *, generator: torch.Generator | None = None) -> Any:
@@ -301,7 +320,8 @@ def _put(
     if len(masks) == 1 and not accumulate and _is_one(values, into):
         if values.requires_grad and torch.is_grad_enabled():
             where(masks[0])  # its gradient comes from there
-        behind = into.dim() - len(indices) + 1 - masks[0].dim()
+        before = next(k for k, each in enumerate(indices) if each is not None)
+        behind = into.dim() - before - masks[0].dim()
         mask = masks[0].view(*masks[0].shape, *[1] * behind)
         return _fill_in_place(into, mask, values.reshape(()))
     put = op.packet if op.packet is _aten._index_put_impl_ else _aten.index_put_
@@ -313,14 +333,15 @@ def _is_one(values: Any, into: Any) -> bool:
     if values.device.type == "cpu":
         return bool(values.numel() == 1)
     same = values.device == into.device and values.dtype is into.dtype
-    return same and values.dim() <= 1 and values.numel() == 1
+    return same and values.dim() <= 1 and values.numel() == 1 and not _overlaps(into)
 
 
 def _fill_in_place(into: Any, mask: Any, value: Any) -> Any:
     """Fill with a value that may be on the device, which the host does not wait for."""
     if value.device.type == "cpu":
         return into.masked_fill_(mask, value)
-    return torch.where(mask, value, into, out=into)
+    # A copy: it may be one of the elements.
+    return torch.where(mask, value.clone(), into, out=into)
 
 
 def _fill(into: Any, mask: Any, value: Any) -> Any:
@@ -334,10 +355,10 @@ def _fill_at(op: Operation, into: Any, dim: int, index: Any, value: Any) -> Any:
     """Fill as ``index_fill`` does with a value that the host does not wait for."""
     if op.packet is _aten.index_fill:
         into = into.clone(memory_format=torch.preserve_format)
-    index, shape = index.reshape(-1).long(), [*into.shape]
+    index, shape = index.reshape(-1), [*into.shape]
     index = torch.where(index < 0, index + shape[dim], index)
     shape[dim] = len(index)
-    return into.index_copy_(dim, index, value.expand(shape))
+    return into.index_copy_(dim, index, value.clone().expand(shape))
 
 
 def is_dense(use: tuple[Any, bool]) -> bool:

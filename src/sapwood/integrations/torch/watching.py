@@ -95,6 +95,7 @@ _aten: Final[Any] = torch.ops.aten
 _OTHERWISE: Final = frozenset({_aten.cumprod, _aten.cumprod_, _aten.prod})
 """Whose gradients torch computes by another formula under a mode of dispatch, as the
 one here: `prod_backward` and `cumprod_backward` of FunctionsManual.cpp."""
+_NODES: Final = frozenset({"CumprodBackward0", "ProdBackward0", "ProdBackward1"})
 _ALIGNS: Final = frozenset(
     {_aten._ctc_loss, _aten._ctc_loss_backward, _aten._cudnn_ctc_loss}
 )
@@ -148,7 +149,8 @@ class Watcher(Mode):
         self._seeds: WeakSet[Any] = WeakSet()
         self._held: WeakSet[Any] = WeakSet()
         self._lengths: WeakSet[Any] = WeakSet()
-        self._masks: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
+        self._masks: WeakKeyDictionary[Any, tuple[Any, dict[Any, Any]]]
+        self._masks = WeakKeyDictionary()
         self._called: str | None = None
         self._stack, self._thread = ExitStack(), get_ident()
         self._regions = 0
@@ -336,7 +338,7 @@ class Watcher(Mode):
                     # Not `decompose`: of some, torch has another form in Python
                     # besides, which gives other bits.
                     return func._op_dk(_COMPOSITE, *args, **given)
-            if op.in_steps and not self._regions:
+            if op.in_steps and not self._regions and self._may_wait(args):
                 steps = in_steps(op, args, given, self._where)
                 if steps is not None:
                     with self._again():
@@ -385,23 +387,31 @@ class Watcher(Mode):
                 self.seeds(result)
         return result
 
+    def _may_wait(self, args: Sequence[Any]) -> bool:
+        """Return whether the host would wait for tensors of an operation."""
+        return not torch.is_tensor(args[0]) or self._is_here(args[0])
+
     def _where(self, mask: Any) -> Any:
         """Return where a mask is true; in a backward pass, as it was on the way there.
 
         Autograd goes back by the masks that it has saved, and no region can run then.
         """
-        storage, look = mask.untyped_storage(), (mask.shape, mask.stride())
+        storage = mask.untyped_storage()
+        look = mask.storage_offset(), mask.shape, mask.stride()
         version = None if mask.is_inference() else mask._version
-        key = version, mask.storage_offset(), look
-        if _C._current_graph_task_id() >= 0 and key in self._masks.get(storage, ()):
-            return self._masks[storage][key]
+        known, found = self._masks.get(storage, (version, {}))
+        if known == version and _C._current_graph_task_id() >= 0 and look in found:
+            return found[look]
         self._called = "x[mask]"
         try:
-            found = mask.nonzero()
+            places = mask.nonzero()
         finally:
             self._called = None
-        self._masks.setdefault(storage, {})[key] = found
-        return found
+        if torch.is_grad_enabled():
+            # Of what is written meanwhile, autograd would not take the old.
+            kept = found if known == version else {}
+            self._masks[storage] = version, kept | {look: places}
+        return places
 
     def _as_ever(
         self,
@@ -548,11 +558,12 @@ class Watcher(Mode):
     def _go_back(self) -> None:
         """Have gradients sent back as where no mode is told of it.
 
-        Autograd has a node for an operation only when that is over.
+        Autograd has a node for an operation only when that is over; it saves the result
+        then, by an operation. What is written to a view has the node of a view.
         """
         ways, self._ways_back = self._ways_back, []
         for result, again, of in ways:
-            if result.grad_fn is not None:
+            if type(result.grad_fn).__name__ in _NODES:
                 result.grad_fn.register_hook(partial(_sent_back, again, of))
 
     def _aligned(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
@@ -565,15 +576,16 @@ class Watcher(Mode):
         lengths = [k for k, name in enumerate(names) if name.endswith("_lengths")]
         if not all(isinstance(args[k], torch.Tensor) for k in lengths):
             return func, args
-        self._lengths.update(args[k].untyped_storage() for k in lengths)
+        self._lengths.add(args[lengths[-1]].untyped_storage())
         listed = [x.tolist() if k in lengths else x for k, x in enumerate(args)]
         return func.overloadpacket.default, tuple(listed)
 
     def _length(self, of: Any, length: Any) -> Any:
         """Return what ctc_loss divides by where eager calls have it: on the device."""
-        if of.untyped_storage() in self._lengths and of.device.type == "cpu":
-            return length.to(self._storages.place)
-        return length
+        if of.device.type != "cpu" or of.untyped_storage() not in self._lengths:
+            return length
+        self._lengths.discard(of.untyped_storage())
+        return length.to(self._storages.place)
 
     def _draws_from(self, generator: torch.Generator) -> None:
         """Note what the function is about to draw from."""
