@@ -106,6 +106,8 @@ def test_wrong_usage_exits_with_two(argv, capsys):
         (["--seed=3"], "sapwood: --seed needs a verb. The verbs are doctor, show, "),
         (["store", "--json"], "sapwood store: --json needs a verb. The verbs are ls, "),
         (["--bogus", "plan", "x"], "sapwood plan: there is no use for --bogus"),
+        (["store", "ls", "--bogus"], "sapwood store ls: there is no use for --bogus"),
+        (["store", "--bogus", "ls"], "sapwood store ls: there is no use for --bogus"),
         (["plan", "x", "-o", ""], "sapwood plan: argument -o/--output: '' names no "),
         (["report", "x", "-o", "y/"], "sapwood report: argument -o/--output: 'y/' na"),
         (["plan"], "sapwood plan: the following arguments are required: TRACE.csv"),

@@ -20,6 +20,7 @@ import sapwood as sw
 from sapwood import _fast
 from sapwood.runtime import graphed
 from sapwood.runtime.graphed import Graphed
+from sapwood.tree.tell.explain import explain_function
 from tests.support.rig import IN_C, Rig
 
 WAYS = ("C", "Python")
@@ -453,3 +454,14 @@ def test_what_runs_calls_with_gradients_is_shown_as_the_function(rig):
     assert named == ["f", "f", "f, backward"]
     assert f.stats().recordings == 2
     assert f.explain().count("f, backward") >= 1
+
+
+def test_explain_says_once_what_holds_of_several_calls():
+    """Of calls one after another that look alike, and were missed for one reason."""
+    with sw.Runtime() as rt:
+        stats = rt.graph(lambda x: x).stats()
+    missed = [(i, f"x: {x}", [(None, "it is new")]) for i, x in enumerate("aaba")]
+    told = explain_function("f", stats, [], missed).splitlines()
+    why = "      it is new"
+    calls = ["    (x: a), 2 times", why, "    (x: b)", why, "    (x: a)", why]
+    assert told[-6:] == calls

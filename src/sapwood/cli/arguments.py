@@ -56,7 +56,9 @@ def _arguments(argv: Sequence[str]) -> dict[str, Any]:
     ordered = parser.in_order(argv)
     found, more = parser.parse_known_args(ordered)
     if more:
-        parser.verbs[ordered[0]].error(f"there is no use for {' '.join(more)}")
+        verb = parser.verbs[ordered[0]]
+        verb = verb.verbs.get(ordered[1], verb)
+        verb.error(f"there is no use for {' '.join(more)}")
     return vars(found)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Final
 
 from sapwood.tree.call.stats import Stats
@@ -37,10 +38,13 @@ def explain_function(
     if misses:
         last = "call" if len(misses) == 1 else f"{len(misses)} calls"
         lines.append(f"  the last {last} without a recording:")
-    for _, signature, reasons in misses:
-        lines.append(f"    ({signature})")
-        told = dict.fromkeys(str(miss) for _, miss in reasons)
-        lines += [f"      {reason}" for reason in told]
+    told = (
+        (each, (*dict.fromkeys(str(m) for _, m in why),)) for _, each, why in misses
+    )
+    for (signature, reasons), alike in groupby(told):
+        count = len([*alike])
+        lines.append(f"    ({signature})" + (f", {count} times" if count > 1 else ""))
+        lines += [f"      {reason}" for reason in reasons]
     return "\n".join(lines)
 
 
