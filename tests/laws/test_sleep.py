@@ -154,11 +154,11 @@ def test_where_memory_is_short_calls_run_eagerly(make_rig):
 
 def test_nobody_is_evicted_for_what_sleeps(make_rig):
     """Neither where others take all there is, nor where it cannot wake for that."""
-    rt = make_rig(memory_limit=1 << 23).runtime
+    rt = make_rig(memory_limit=1 << 25).runtime
     made = [_replayed(rt, lambda x, w, n=n: ((x * w).sum(), x - n)) for n in range(3)]
     page, wanted = rt.memory_stats()["page.bytes"], _mapped(rt)
     rt.sleep()
-    free = (1 << 23) // page - rt.memory_stats()["heap.pages"]
+    free = (1 << 25) // page - rt.memory_stats()["heap.pages"]
     taken = rt.array(np.zeros((free - wanted + 1) * page // 8))
     for _ in range(2):
         with pytest.raises(sw.OutOfMemory):
