@@ -465,3 +465,39 @@ def test_explain_says_once_what_holds_of_several_calls():
     why = "      it is new"
     calls = ["    (x: a), 2 times", why, "    (x: b)", why, "    (x: a)", why]
     assert told[-6:] == calls
+
+
+@pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning")
+def test_values_that_last_for_two_calls_are_not_recorded_for_ever():
+    """A recording that is never replayed costs more than the call: it is told, once."""
+    with sw.Runtime() as rt:
+        f, x = rt.graph(lambda x, k: x * k), rt.array(np.ones(4))
+        for i in range(600):
+            f(x, float(i // 2))
+        stats = f.stats()
+    assert stats.recordings < 150
+    assert stats.passed_through > 200
+
+
+def test_what_is_kept_behind_a_region_is_copied_out_soon():
+    """After two recordings, as without one; however many kinds of calls there are."""
+
+    @sw.eager
+    def region(_):
+        return None
+
+    def fn(x, k):
+        y = x * k
+        region(y)
+        return (y + 1).sum(), y * 2
+
+    for kinds, most in ((1, 3), (2, 4)):
+        with sw.Runtime() as rt:
+            f, xs = rt.graph(fn), [rt.array(np.full(4, float(i))) for i in range(12)]
+            kept = [f(x, 2.0 + i % kinds) for i, x in enumerate(xs)]
+            for i, (total, doubled) in enumerate(kept):
+                k = 2.0 + i % kinds
+                assert float(total) == 4 * (i * k + 1)
+                assert np.asarray(doubled).tolist() == [2.0 * i * k] * 4
+            assert f.stats().recordings <= most
+            assert f.stats().replays >= 6

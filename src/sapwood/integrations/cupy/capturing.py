@@ -317,8 +317,8 @@ _DRAWS: Final = [
     and name not in _STATES
     and name != "shuffle"  # it writes what it is passed
 ]
-"""What draws by cuRAND, or says from where on. The module's own functions use the state
-that is current."""
+"""What draws by cuRAND, or seeds it. The module's own functions use the state that is
+current."""
 _READS: Final[tuple[tuple[Any, str, Replacement], ...]] = (
     (cupy.ndarray, "get", _get),
     (cupy.ndarray, "__format__", _text),
@@ -380,10 +380,10 @@ def _replace() -> ExitStack:
 def _divert(
     stack: ExitStack, original: FunctionType, replacement: Replacement, *, reads: bool
 ) -> None:
-    """Have a function of CuPy's lead to what is to be called in its stead.
+    """Have a function of CuPy's call its replacement, whatever name it is called by.
 
-    So it does under all names that code has bound it to: ``from cupy.linalg import
-    solve``.
+    Code may have bound it to one: ``from cupy.linalg import solve``. Another function
+    under the module's name would not be found then, and the capture would fail.
     """
     was, space = original.__code__, original.__globals__
     plain = FunctionType(

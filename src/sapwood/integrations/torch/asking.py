@@ -120,7 +120,8 @@ def place_in(generator: torch.Generator) -> _Place:
 def rewind(generator: torch.Generator, seed: int, offset: int) -> None:
     """Set the seed and the offset of a GPU's generator, which are all its state.
 
-    Who sets one, and be it as before, has cuDNN's dropout begin anew, too.
+    Setting either makes cuDNN's dropout begin anew, even where it is as it was: so it
+    is not set then.
     """
     if place_in(generator) != (seed, offset):
         generator.manual_seed(seed)

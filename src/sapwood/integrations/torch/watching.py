@@ -96,9 +96,11 @@ _OTHERWISE: Final = frozenset({_aten.cumprod, _aten.cumprod_, _aten.prod})
 """Whose gradients torch computes by another formula under a mode of dispatch, as the
 one here: `prod_backward` and `cumprod_backward` of FunctionsManual.cpp."""
 _NODES: Final = frozenset({"CumprodBackward0", "ProdBackward0", "ProdBackward1"})
+"""Autograd's nodes of these operations, by name."""
 _ALIGNS: Final = frozenset(
     {_aten._ctc_loss, _aten._ctc_loss_backward, _aten._cudnn_ctc_loss}
 )
+"""What torch.ctc_loss consists of, which aligns sequences."""
 _SOLVES: Final = frozenset(
     {_aten._linalg_eigh, _aten._linalg_eigvals, _aten._linalg_svd, _aten.linalg_eig}
     | {_aten.linalg_ldl_factor_ex, _aten.linalg_ldl_solve, _aten.linalg_lstsq}
@@ -408,7 +410,7 @@ class Watcher(Mode):
         finally:
             self._called = None
         if torch.is_grad_enabled():
-            # Of what is written meanwhile, autograd would not take the old.
+            # Autograd refuses a mask that was written since: older ones are no use.
             kept = found if known == version else {}
             self._masks[storage] = version, kept | {look: places}
         return places
@@ -470,11 +472,11 @@ class Watcher(Mode):
                 return _packed(result)
             return (*result,) if isinstance(result, tuple) else result
 
-        # Autograd goes on with what the function has: no way leads back from here.
-        args, given = _detached((args, given))
         usual = _READS.get(op.packet, f"torch.{op.packet.__name__}")
         name = self._called or usual
         part, tensors = reading_of(name, read, args, given, torch.is_tensor, _unpacked)
+        # Gradients go back by the function's own tensors, and none through a region.
+        tensors = tuple(x.detach() if x.requires_grad else x for x in tensors)
         result = _unpacked(self.session.live(part, tensors, {}))
         if not self.captures:
             self._made_now(result)
@@ -742,17 +744,6 @@ _TEXTS: Final = torch._tensor_str.__file__
 _TENSORS: Final = torch._tensor.__file__
 
 
-def _detached(value: Any) -> Any:
-    """Return arguments with tensors that autograd knows nothing of."""
-    if isinstance(value, torch.Tensor):
-        return value.detach() if value.requires_grad else value
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(_detached, value))
-    if isinstance(value, Mapping):
-        return {name: _detached(each) for name, each in value.items()}
-    return value
-
-
 def _packed(result: Any) -> Any:
     """Return what an operation gives as plain values, and tensors beside their kind."""
     if isinstance(result, (list, tuple)):
@@ -825,14 +816,17 @@ def _goes_back(tensors: Sequence[tuple[Any, bool]]) -> bool:
 def _again_with(
     op: Operation, rest: tuple[Any, ...], given: Mapping[str, Any], of: Any
 ) -> Any:
-    """Return what an operation gives, which may have written what it was given."""
+    """Run an operation once more, and not in place, on what it was given."""
     return getattr(_aten, op.packet.__name__.rstrip("_"))(of, *rest, **given)
 
 
 def _sent_back(
     again: Callable[[Any], Any], of: Any, found: Sequence[Any], sent: Sequence[Any]
 ) -> Sequence[Any] | None:
-    """Return what is sent back to what an operation was given, in torch's other way."""
+    """Return the gradient of an operation, as torch computes it where no mode is told.
+
+    ``found`` is what torch has computed under the mode here from what was ``sent``.
+    """
     if found[0] is None or sent[0] is None:
         return None
     twice = torch.is_grad_enabled()
