@@ -18,6 +18,7 @@ import pytest
 
 import sapwood as sw
 from tests.laws.frozen import counting
+from tests.support import unseen
 from tests.support.frameworks import (
     CUPY_IN_C,
     MINIMAL,
@@ -507,10 +508,8 @@ def hidden(tmp_path):
 
     def hidden(value=None):
         if value is not None:
-            with open(path, "w") as file:  # noqa: PTH123 - a C function: no code is reached
-                file.write(str(value))
-        with open(path) as file:  # noqa: PTH123
-            return int(file.read())
+            unseen.write(path, str(value).encode())
+        return int(unseen.read(path))
 
     hidden(0)
     return hidden

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import sapwood as sw
 from sapwood.memory.framework import Manner
+from tests.support import unseen
 
 
 def replays(f):
@@ -510,7 +510,7 @@ def test_an_exception_with_an_array(rt, tmp_path, which, live):
         if live:
             note(h)
         y = x + 1
-        if Path(flag).exists():
+        if unseen.exists(flag):
             arrays = {"argument": x, "made before": h, "made behind": y}
             raise Thrown(arrays[which])
         return h + y

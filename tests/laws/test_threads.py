@@ -134,30 +134,29 @@ def test_threads_hand_outputs_over(rt):
 
 def test_a_capture_does_not_see_other_threads(rt):
     """Eager work of another thread is no part of what one thread records."""
-    inside, go_on = threading.Event(), threading.Event()
+    inside, go_on = threading.Semaphore(0), threading.Semaphore(0)
     turns = []
 
     def slow(x):
         y = x * 2
         turns.append(len(turns))
         turns.pop()
-        inside.set()
-        go_on.wait(5)
+        inside.release()
+        go_on.acquire(timeout=5)
         return y + 1
 
     f, x, other = rt.graph(slow), rt.array(np.ones(4)), rt.array(np.zeros(4))
 
     def calls():
         for _ in range(4):
-            inside.clear()
             assert np.asarray(f(x)).tolist() == [3] * 4
 
     def meanwhile():
         nonlocal other
         for _ in range(2):
-            inside.wait(5)
+            inside.acquire(timeout=5)
             other = other + 1
-            go_on.set()
+            go_on.release()
 
     in_threads(calls, meanwhile)
     assert np.asarray(other).tolist() == [2] * 4

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
+from tests.support import unseen
 
 
 def _runs():
@@ -34,7 +35,7 @@ def told():
         before = _runs()
         kept = [[] for _ in range(5_000)]
         ran = _runs() > before and bool(kept)
-        os.write(into, b"+" if ran else b"-")
+        unseen.write(into, b"+" if ran else b"-")
         return ran
 
     try:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import sapwood as sw
+from tests.support import unseen
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sapwood.GraphSkipWarning"),
@@ -465,7 +466,7 @@ def test_a_recording_that_asks_more_of_a_number(agree, tmp_path):
             if float(h[0]) > 1:
                 h = h + 1
             b.calls += 1
-            if note.read_text() and b.calls > 9:  # files are not guarded
+            if unseen.read(note) and b.calls > 9:
                 h = h * 3
             return h
 

@@ -14,6 +14,7 @@ import pytest
 import sapwood as sw
 import sapwood.knobs
 from sapwood.driver.emulated import Emulated, window
+from tests.support import unseen
 
 PAGE = 2 << 20
 
@@ -126,7 +127,7 @@ def test_what_allocates_more_than_its_warm_up_is_recorded(tmp_path):
     more = tmp_path / "more"
 
     def f(x):
-        rooms = [np.empty(75 << 20, like=x) for _ in range(3 * more.exists())]
+        rooms = [np.empty(75 << 20, like=x) for _ in range(3 * unseen.exists(more))]
         y = x * 2
         del rooms
         return y + 1, y

@@ -19,15 +19,17 @@ from sapwood.errors import MisuseError
 from sapwood.memory.range import Range
 from sapwood.tree.call.integration import Kept
 from sapwood.tree.choose.admit import rejects
-from sapwood.tree.guards import Ambient, Survey
+from sapwood.tree.guards import Ambient, Survey, acting
 from sapwood.tree.guards.checks import Check
 from sapwood.tree.guards.reach import reach
 from sapwood.tree.node.leases import Leases
 from sapwood.tree.record.build import build
+from sapwood.tree.regions.rehearsed import Rehearsed
 from sapwood.tree.replay.fast_replay import FastReplay
 from sapwood.tree.replay.replay import copy_out
 
 __all__ = [
+    "ACTING_MUTANTS",
     "FAST_REPLAY_MUTANTS",
     "SURVEY_MUTANTS",
     "TREE_MUTANTS",
@@ -147,6 +149,16 @@ SURVEY_MUTANTS: Final = (
         "guess.found.size() == guess.size()",
     ),
 )
+
+ACTING_MUTANTS: Final = (
+    mutant(
+        "what is held leads nowhere", acting.may_act, "any(map(_leads", "all(map(_leads"
+    ),
+    mutant("built-in names lead nowhere", acting.may_act, "return named or", "return"),
+    mutant("what packages do is the user's", acting._user_of, '== "user"', '!= ""'),
+    mutant("regions are heard", Rehearsed._acts, "current() is self._session", "True"),
+)
+"""Faults in what warm-ups hear of what is done outside."""
 
 WHICH_MUTANTS: Final = (
     mutant("asked of no recording", Ambient.are_those, "not (which or nests)", "True"),

@@ -75,6 +75,7 @@ def _warnings():
 def _locks():
     lock, again, condition = threading.Lock(), threading.RLock(), threading.Condition()
     semaphore, event = threading.Semaphore(2), threading.Event()
+    event.set()
 
     def fn():
         with lock, again, condition, semaphore:
@@ -89,6 +90,7 @@ def _locks():
 def _locks_by_name():
     box, name = Box(), "lock"
     box.lock, box.event = threading.Semaphore(2), threading.Event()
+    box.event.set()
 
     def fn():
         with getattr(box, name):

@@ -21,7 +21,7 @@ from contextlib import ContextDecorator
 from contextvars import ContextVar
 from enum import Enum
 from functools import cached_property, partial, partialmethod
-from threading import local
+from threading import Event, local
 from typing import Any, Final
 
 from sapwood.tree.guards import standard, views
@@ -434,6 +434,8 @@ def _others_module(value: types.ModuleType, reach: Reach, owner: Owner) -> Openi
             for name in reach.names & space.keys()
             if _is_state(space[name], name, any_data=standard_)
         }
+        if value.__name__ == "logging" and not reach.names.isdisjoint(_LOGGING):
+            wanted.add("root")  # its functions of these names ask that one
     if wanted:
         yield Accessor(views.MODULE, frozenset(wanted))
 
@@ -467,10 +469,11 @@ def _built_in(value: Any, reach: Reach) -> Openings:
 
 
 def _logger(value: Any, reach: Reach) -> Openings:
-    """Look at a logger's level where code asks for it, and at the user's handlers."""
-    if reach.dynamic or not reach.names.isdisjoint(_ASKING):
+    """Look at a logger's level and at the user's handlers, where code may ask it."""
+    logs = reach.dynamic or not reach.names.isdisjoint(_LOGGING)
+    if logs or not reach.names.isdisjoint(_ASKING):
         yield Accessor(standard.LEVEL)
-    if not reach.dynamic and reach.names.isdisjoint(_LOGGING):
+    if not logs:
         return
     yield Accessor(standard.HANDLERS)
     if standard.HANDLERS.open(value):
@@ -579,6 +582,7 @@ _BY_TYPE: Final[Table] = {
     dict: _dict,
     **dict.fromkeys((io.BytesIO, io.StringIO), _always(standard.TEXT)),
     local: _by_name,
+    Event: _always(standard.EVENT),
     **dict.fromkeys((operator.attrgetter, operator.methodcaller), _getter),
     standard.ENVIRONMENT: _always(standard.ENVIRON),
     **dict.fromkeys(map(type, _parts), _always(standard.WHOLE)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import types
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -53,5 +54,7 @@ def owner_of_module(name: str, module: ModuleType | None = None) -> Owner:
 def owner_of_class(cls: type) -> Owner:
     """Return whose module a class says that it is from."""
     module: object = cls.__module__
+    if module == types.__name__ and vars(types).get(cls.__name__) is not cls:
+        return "user"  # `types.new_class` has made it, and says so
     # A class of C's may give its instances one, and so have none itself.
     return owner_of_module(module) if isinstance(module, str) else "installed"

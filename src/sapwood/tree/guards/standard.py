@@ -179,6 +179,9 @@ WEAK_KEYS = View("inside weak keys", _weakly_held, views.KEYS.label)
 MEMBERS = View("members", _members, _weak_label, None, "keys")
 WHOLE = View("whole", gc.get_referents, views.same_path, None, "length")
 TEXT = View("text", _text, views.same_path)
+EVENT = View(
+    "event", lambda thing: (thing.is_set(),), lambda path, _, __: f"{path}.is_set()"
+)
 SIZE = View("size", lambda thing: (thing.qsize(),), lambda path, _, __: f"len({path})")
 MAXLEN = View("maxlen", views.alone(deque.maxlen.__get__), views.by_names("maxlen"))
 FACTORY = View("factory", _factory, views.by_names("default_factory"))

@@ -12,7 +12,7 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import cached_property, partial
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ReferenceType, WeakValueDictionary
 
 from sapwood.errors import MisuseError
-from sapwood.tree.guards import changes, views
+from sapwood.tree.guards import acting, changes, views
 from sapwood.tree.guards.aliasing import firsts, twins
 from sapwood.tree.guards.ambient import Ambient, extent_of, guard
 from sapwood.tree.guards.asking import Ear, Listening, Questions, Summing
@@ -204,6 +204,19 @@ class Survey:
         return self.reaches(value) or any(
             row.value is value for _, row in self._walk.rows()
         )
+
+    def acting(
+        self, told: Callable[[str, str], object]
+    ) -> AbstractContextManager[object]:
+        """Return a context in which ``told`` hears what the function does outside."""
+        reach = self._walk.reach
+        if not acting.may_act(reach.names, reach.builtins, self.values()):
+            return nullcontext()
+        return acting.listening(told, self.holds, reach.own)
+
+    def values(self) -> Iterator[Any]:
+        """Yield the values in all slots that were read."""
+        return (row.value for _, row in self._walk.rows())
 
     def clock(self) -> str | None:
         """Return the path of a clock of Python's that the function names, if any."""

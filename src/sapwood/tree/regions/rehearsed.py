@@ -29,6 +29,7 @@ from sapwood.tree.watch.session import (
     EagerRegion,
     Session,
     Warm,
+    current,
     entered,
     run_live,
 )
@@ -89,13 +90,26 @@ class Rehearsed:
         del asked
         try:
             made = self.allocations
-            with self._before.listening() as session.exactly:
+            with (
+                self._before.listening() as session.exactly,
+                self._before.acting(self._acts),
+            ):
                 watched = warm_up(fn, args, kwargs, self._device, session, made)
         finally:
             # Else all that was read would live until garbage is collected.
             session.between = None
         self._settle()
         return watched
+
+    def _acts(self, what: str, where: str) -> None:
+        """Refuse what the function does outside, where no eager region does it."""
+        if current() is self._session:
+            self._session.refuse(
+                f"it {what}, which no replay would do again",
+                "Do that outside the graphed function, or in a function of its own "
+                "with @sw.eager, which runs in every call",
+                where,
+            )
 
     def _between(
         self,
