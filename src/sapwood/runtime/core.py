@@ -13,7 +13,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -134,9 +134,11 @@ class Runtime:
     ``store``: the path of a folder, or a `Store`, that is asked for recordings before
     they are made, and given them; ``memory_limit`` in bytes, or as text such as
     ``"512MiB"``, at least a page of the device; ``arrays`` whose arrays these are: on a
-    GPU ``"torch"`` or ``"cupy"``, by default torch's where the program has imported it,
-    else CuPy's; on the emulated device ``"numpy"``, which is sapwood's own with NumPy's
-    API. A context manager: leaving it closes the runtime. Raises `NoDevice` for a
+    GPU ``"torch"`` or ``"cupy"``; on the emulated device ``"numpy"``, with an API like
+    NumPy's. By default they are torch's where the program has imported it, else
+    CuPy's. Where it has both, functions whose first call has to do with CuPy alone are
+    on another runtime, with the same limit, which this one makes and closes.
+    A context manager: leaving it closes the runtime. Raises `NoDevice` for a
     device that is not there, `MisuseError` for what is no device, store or limit, and
     arrays that are not on it.
     """
@@ -184,6 +186,8 @@ class Runtime:
 
             self._recordings.recorder = partial(record_adopted, capturer=capturer)
         self._runners: weakref.WeakSet[Runner] = weakref.WeakSet()
+        self._named = device, memory_limit, arrays
+        self._other: Runtime | None = None
         self._source: Source | None = None
         if self._entries is not None:
             self._use(self._entries)
@@ -263,6 +267,33 @@ class Runtime:
 
         return graphed(lambda: self, fn, options)
 
+    def beside(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Runtime:
+        """Return the runtime of a function that is called first; for `Graphed` alone.
+
+        It is another one where the call has to do with another framework's arrays
+        alone, and nobody has named whose this one is for.
+        """
+        device, limit, named = self._named
+        known = KINDS.get(self._driver.abilities.kind, ())
+        loaded = [name for name in known if name in sys.modules]
+        own = device is None or isinstance(device, str)
+        if named is not None or not own or loaded[:1] != [self.arrays]:
+            return self
+        from sapwood.runtime.whose import frameworks_of
+
+        if len(loaded) == 1:
+            return self
+        found = frameworks_of(fn, args, kwargs, self._recordings.integration)
+        if found != {loaded[1]}:
+            return self
+        with self._device.lock:
+            self._open()
+            if self._other is None:
+                self._other = Runtime(device, None, limit, loaded[1])
+            return self._other
+
     def runner(
         self,
         target: Callable[[], Callable[..., Any]],
@@ -312,7 +343,8 @@ class Runtime:
             self._device.returns.drain()
             if self._device.framework.traps:
                 self._recordings.leases.revoke("a later step() began", kept)
-        yield
+        with nullcontext() if self._other is None else self._other.step():
+            yield
 
     # Arrays, streams, generators.
 
@@ -353,7 +385,8 @@ class Runtime:
         self._driver.synchronize()  # before others have to wait for the lock
         with self._device.lock:
             self._device.returns.drain()
-            return int(self._recordings.sleep()) + int(self._device.heap.trim())
+            gone = int(self._recordings.sleep()) + int(self._device.heap.trim())
+        return gone + (0 if self._other is None else self._other.sleep())
 
     def wake(self) -> None:
         """Have the memory again that `sleep` gave back, before a call asks for it.
@@ -365,6 +398,8 @@ class Runtime:
         with self._device.lock:
             self._device.returns.drain()
             self._device.pages.wake()
+        if self._other is not None:
+            self._other.wake()
 
     # What happened, and who holds what.
 
@@ -373,10 +408,15 @@ class Runtime:
         total, skipped = Tally(), Tally()
         with self._device.lock:
             self._recordings.settle()
-        for runner in list(self._runners):
+        others = () if self._other is None else self._other.runners()
+        for runner in (*self._runners, *others):
             total.update(runner.call_log.tally)
             skipped.update(runner.skips.counts)
         return stats_of(total, skipped)
+
+    def runners(self) -> list[Runner]:
+        """Return what runs the functions that are alive; for another runtime alone."""
+        return list(self._runners)
 
     def events(self) -> tuple[Event, ...]:
         """Return the last events, oldest first."""
@@ -468,6 +508,8 @@ class Runtime:
         with device.lock, Release() as release:
             if device.closed:
                 return
+            if self._other is not None:
+                release(self._other.close)
             release(device.returns.drain)
             recordings = len(self._recordings.nodes)
             release(self._recordings.close)

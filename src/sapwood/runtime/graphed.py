@@ -177,6 +177,7 @@ class Graphed(CallState):
         self._options, self._runtime = options, runtime
         self._runner: Runner | None = None
         self._fast_replays = self._on = None
+        self._met = False
         self._source: Source | None = None
         self._bound: dict[int, tuple[weakref.ref[Any], Graphed]] = {}
         self._fleeting = Fruitless(0, _FLEETING, _TRIED)
@@ -185,8 +186,8 @@ class Graphed(CallState):
         if _is_traced() or session.current() is not None or _disabled.get():
             return self._target()()(*args, **kwargs)
         runner = self._runner
-        if runner is None or self._runtime() is not self._on:
-            runner = self.runner()
+        if runner is None or not self._met or self._runtime() is not self._on:
+            runner = self.runner((args, kwargs))
         # Most calls of most functions end here.
         for play in runner.fast_replays.players:
             result = play(*args, **kwargs)
@@ -195,7 +196,7 @@ class Graphed(CallState):
         return runner.call(args, kwargs)
 
     def _missed(self, /, *args: Any, **kwargs: Any) -> Any:
-        return self.runner().call(args, kwargs)
+        return self.runner((args, kwargs)).call(args, kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
@@ -253,13 +254,19 @@ class Graphed(CallState):
         elif runner is not None:
             self._fleeting.again()
 
-    def runner(self) -> Runner:
-        """Return what runs this function on its runtime."""
-        runtime = self._runtime()
-        if self._runner is None or runtime is not self._on:
-            self._runner = runtime.runner(self._target(), self._options, self._source)
-            self._fast_replays, self._on = self._runner.fast_replays, runtime
-        return self._runner
+    def runner(
+        self, first: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+    ) -> Runner:
+        """Return what runs this function on its runtime, which its first call chose."""
+        runtime, found = self._runtime(), self._runner
+        if found is None or runtime is not self._on or not (self._met or first is None):
+            target = self._target()
+            on = runtime if first is None else runtime.beside(target(), *first)
+            if found is None or runtime is not self._on or on is not runtime:
+                found = on.runner(target, self._options, self._source)
+            self._fast_replays, self._on = found.fast_replays, runtime
+            self._runner, self._met = found, first is not None
+        return found
 
     def _target(self) -> Callable[[], Callable[..., Any]]:
         fn = self.__wrapped__
@@ -274,7 +281,7 @@ class Graphed(CallState):
         a call would raise.
         """
         if session.current() is None and not _disabled.get():
-            self.runner().warm(args, kwargs)
+            self.runner((args, kwargs)).warm(args, kwargs)
 
     def stats(self) -> Stats:
         """Return what has happened to the calls so far."""

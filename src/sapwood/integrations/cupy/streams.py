@@ -86,6 +86,11 @@ class _Raw:
         return 0, self.raw
 
 
+def stream_over(raw: int) -> Any:
+    """Return CuPy's stream over one of others."""
+    return cupy.cuda.Stream.from_external(_Raw(raw))
+
+
 class _Errors(Manner):
     """What CuPy raises, and what it leaves be, on this thread."""
 
@@ -158,8 +163,7 @@ class CupyFramework(GuestFramework):
     def inside(self, stream: GuestStream) -> tuple[int, AbstractContextManager[Any]]:
         """Return a stream's number, and CuPy's stream over it."""
         if stream.theirs is None:
-            raw = _Raw(stream.driver.raw_stream(stream.handle))
-            stream.theirs = cupy.cuda.Stream.from_external(raw)
+            stream.theirs = stream_over(stream.driver.raw_stream(stream.handle))
         return stream.theirs.ptr, stream.theirs
 
     def adopt_current(self, raw: int, driver: Driver, dropped: Queue) -> Stream:

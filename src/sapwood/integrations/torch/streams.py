@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import operator
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Final
 
@@ -54,13 +56,20 @@ class _Thread(threading.local):
     """A thread: whether it was ``primed``, and ``met``; who watches it ``within`` whom.
 
     Each with how things were before: with the stream that was current, if it was not a
-    capture's, and whether autocast was on.
+    capture's, whether autocast was on, and what CuPy did then, if it is there.
     """
 
     primed = met = False
 
     def __init__(self) -> None:
-        self.within: list[tuple[Watcher, Any, bool]] = []
+        self.within: list[tuple[Watcher, Any, bool, Any]] = []
+
+
+def _guest() -> Any:
+    """Return what watches CuPy on this thread; None where no program has it."""
+    if not hasattr(sys.modules.get("cupy"), "ndarray"):  # or it is being imported
+        return None
+    return importlib.import_module("sapwood.integrations.cupy.guest").Guest()
 
 
 _clone: Any = torch.clone
@@ -270,12 +279,15 @@ class TorchFramework(GuestFramework):
         bring = None if counts else self.bring
         watcher = Watcher(watching, self.storages, count, self.moments, bring)
         around = None if count else torch.cuda.current_stream(self.place)
-        within = watcher, around, torch.is_autocast_enabled("cuda")
+        guest = _guest()
+        within = watcher, around, torch.is_autocast_enabled("cuda"), guest
         self._thread.within.append(within)
         try:
             # On the stream aside, or else where work is captured.
             where = self.gather if counts else nullcontext
-            with self.turn, where(), _own_casts(), watcher:
+            with self.turn, where(), _own_casts(), watcher, ExitStack() as more:
+                if guest is not None:
+                    more.enter_context(guest.watched(self.raw(), watching))
                 yield
                 if drawn is not None and not watching.breaks:
                     self._check_drawn(watching, drawn)
@@ -312,11 +324,15 @@ class TorchFramework(GuestFramework):
         if not self._thread.within:
             yield
             return
-        watcher, around, casts = self._thread.within[-1]
+        watcher, around, casts, guest = self._thread.within[-1]
         if around is None:
             self._check_apart(watcher.session)
         # What the function itself enters autocast for is as in its own run.
-        with watcher.resting(), _own_casts() if casts else nullcontext():
+        with (
+            watcher.resting(),
+            _own_casts() if casts else nullcontext(),
+            guest.resting() if guest else nullcontext(),
+        ):
             self.turn.release()
             try:
                 with nullcontext() if around is None else self._back(around):

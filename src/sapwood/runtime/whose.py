@@ -1,0 +1,43 @@
+"""Whose arrays a function computes with, where a program has imported several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any, Final
+
+from sapwood.errors import CaptureError, MisuseError
+from sapwood.tree.call.parameters import Parameters
+from sapwood.tree.guards import survey
+from sapwood.tree.guards.frameworks import Arrays
+from sapwood.tree.nests.containers import taken_apart
+
+_PACKAGES: Final = {"torch": "torch", "cupy": "cupy", "cupyx": "cupy"}
+_NAMING: Final = frozenset({BuiltinFunctionType, FunctionType, type})
+
+
+def frameworks_of(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    arrays: Arrays,
+) -> set[str]:
+    """Return the frameworks of what a call is passed and a function names.
+
+    None where nobody can tell before it runs: then the call says why.
+    """
+    try:
+        arguments = Parameters(fn, "").bind(args, kwargs)
+        leaves, *_ = taken_apart((args, dict(kwargs)), arrays.is_array)
+        found = [*leaves, *survey(fn, arguments, arrays).values()]
+    except (TypeError, CaptureError, MisuseError):
+        return set()
+    return {_PACKAGES[top] for each in found if (top := _top(each)) in _PACKAGES}
+
+
+def _top(value: Any) -> str:
+    if isinstance(value, ModuleType):
+        module: object = value.__name__
+    else:
+        module = (value if type(value) in _NAMING else type(value)).__module__
+    return module.partition(".")[0] if isinstance(module, str) else ""
