@@ -138,6 +138,9 @@ class Owner:
             raise sw.DriverError("end", 901, "STREAM_CAPTURE_INVALIDATED", "made up")
         return self.graph
 
+    def returned(self, _):
+        pass
+
     def abandon(self):
         self.world.below.destroy_graph(self.end())
 

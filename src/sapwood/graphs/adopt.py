@@ -48,6 +48,9 @@ class Owner(Protocol):
         Raises `DriverError` where it was spoilt.
         """
 
+    def returned(self, result: Any) -> None:
+        """Note what the function returned, which says more than its memory."""
+
     def abandon(self) -> None:
         """End a capture that nobody wants; raises nothing that is not a bug."""
 

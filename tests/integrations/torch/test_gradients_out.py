@@ -633,7 +633,7 @@ def test_a_step_returns_what_nobody_goes_back_through(alike):
     """Its loss is spent; torch says so to who tries again."""
 
     def program(w):
-        model = cuda(nn.Linear(8, 8))
+        model, kept = cuda(nn.Linear(8, 8)), []
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
         @w.graph
@@ -646,9 +646,15 @@ def test_a_step_returns_what_nobody_goes_back_through(alike):
 
         for _ in range(CALLS):
             loss, others = step(w.values(4, 8))
-            yield loss.detach(), others["twice"].detach()
-            with pytest.raises(RuntimeError, match=r"backward|does not require grad"):
-                loss.backward()
+            for each in (loss, others["twice"]):
+                yield each.detach()
+                assert each.requires_grad
+                assert not each.is_leaf
+                with pytest.raises(RuntimeError, match="through the graph a second"):
+                    each.backward()
+            kept.append(loss)
+        yield [each.detach() for each in kept]
+        assert all(each.requires_grad for each in kept)
 
     assert alike(program).count("replays") >= 2
 

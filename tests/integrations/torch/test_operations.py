@@ -106,6 +106,8 @@ def test_operations(rt, part, way):
     """Replays, and calls that are skipped, are as eager ones."""
     back = way == "backward"
     for op in _database()[part::PARTS]:
+        if way == "in place" and op.name == "addbmm":
+            continue  # where it broadcasts, it reads what it has just made room for
         variant = op.inplace_variant if way == "in place" else op
         differentiable = op.supports_autograd or not back
         is_there = variant and differentiable

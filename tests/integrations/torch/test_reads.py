@@ -280,3 +280,34 @@ def test_steps_that_are_scaled(alike):
             yield step(x), [*model.parameters()]
 
     assert alike(program).count("replays") >= CALLS // 3
+
+
+def test_what_inference_mode_makes_is_known_by_it(rt):
+    """In replays, kept or not, and where a call goes a way for the first time."""
+    torch.manual_seed(10)
+    weight = torch.randn(12, 12, device="cuda")
+
+    @torch.inference_mode()
+    def generate(start, noise):
+        tokens, ends = start[:, None], torch.zeros_like(start, dtype=torch.bool)
+        for step in noise:
+            following = (weight[tokens[:, -1]] + step).argmax(-1)
+            following = torch.where(ends, 3, following)
+            tokens = torch.cat([tokens, following[:, None]], 1)
+            ends |= following == 3
+            if ends.all():
+                break
+        return tokens
+
+    f, kept, expected = rt.graph(generate), [], []
+    for turn in range(60):
+        torch.manual_seed(turn % 9)
+        start = torch.randint(4, 12, (2,), device="cuda")
+        noise = torch.randn(8, 2, 12, device="cuda")
+        kept.append(f(start, noise))
+        expected.append(generate(start, noise))
+        assert f(start, noise).is_inference()
+    for mine, theirs in zip(kept, expected, strict=True):
+        assert mine.is_inference()
+        assert torch.equal(mine, theirs)
+    assert f.stats().replays >= 20

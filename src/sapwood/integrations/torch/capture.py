@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 import torch
 
 from sapwood.driver.streams import Stream
-from sapwood.errors import CaptureError, DriverError
+from sapwood.errors import CaptureError, DriverError, MisuseError
 from sapwood.integrations.torch.asking import generators_of, place_in, rewind
 from sapwood.integrations.torch.gradients import Gradients
 from sapwood.integrations.torch.history import History, lives_of, unharmed
 from sapwood.integrations.torch.hosted import HostedCalls
+from sapwood.integrations.torch.layout import note_spent
 from sapwood.integrations.torch.moments import Moments
 from sapwood.integrations.torch.pool import Pool
 from sapwood.integrations.torch.streams import TorchFramework
@@ -332,6 +333,17 @@ class TorchOwner:
             for each in self._pool.segments.log()
             if each.what == "served"
         ]
+
+    def returned(self, result: Any) -> None:
+        """Note what a gradient was sent back through: replays are to say so, too."""
+        if not self._framework.went_back:
+            return
+        with suppress(MisuseError):  # it contains itself
+            for leaf in arrays_in(result, torch.is_tensor):
+                graph = leaf.grad_fn
+                known = graph is None or graph is self._histories.get(id(leaf))
+                if not known and _is_spent(graph):
+                    note_spent(leaf)
 
     def survivors(self) -> list[tuple[Addr, Size]]:
         """Return the allocations of the capture that are alive."""

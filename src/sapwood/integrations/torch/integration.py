@@ -7,6 +7,7 @@ and those that replays return, which lie over this library's storages.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from operator import attrgetter
 from typing import Any, Final
@@ -23,6 +24,7 @@ from sapwood.integrations.torch.layout import (
     Layout,
     layout_of,
     refusal_of,
+    spent,
 )
 from sapwood.integrations.torch.modes import MODES
 from sapwood.integrations.torch.storages import Storages, tensor_over
@@ -152,7 +154,8 @@ class TorchIntegration(Integration):
     def _over(self, layout: Layout, theirs: Any, offset: int) -> Any:
         """Return a tensor over a storage of torch's, so many bytes on."""
         first = offset // layout.dtype.itemsize
-        tensor = tensor_over(*layout[:3], theirs, first)
+        with torch.inference_mode() if layout.is_inference else nullcontext():
+            tensor = tensor_over(*layout[:3], theirs, first)
         return tensor if layout.is_plain else _finished(tensor, layout)
 
     def keep(self, storages: Sequence[Storage], arrays: Sequence[Made]) -> Kept:
@@ -178,8 +181,12 @@ class TorchIntegration(Integration):
         self, layout: Layout, theirs: Any, offset: int
     ) -> Callable[[], Any] | None:
         """Return what makes tensors quickly, like one that it has; None for others."""
-        if not self._on_cuda or not layout.is_plain:
+        if not self._on_cuda or layout.is_special:
             return None
+        first = offset // layout.dtype.itemsize
+        if layout.is_spent:
+            plain = tensor_over(*layout[:3], theirs, first)
+            return partial(spent, plain.requires_grad_())
         return partial(_tensor_like, self._over(layout, theirs, offset))
 
 
@@ -195,4 +202,6 @@ def _finished(tensor: Any, layout: Layout) -> Any:
         return torch.nn.Parameter(tensor, requires_grad=layout.wants_grad)
     if kind is torch.nn.Buffer:
         return torch.nn.Buffer(tensor)
+    if layout.is_spent:
+        return spent(tensor.requires_grad_())
     return tensor.requires_grad_() if layout.wants_grad else tensor

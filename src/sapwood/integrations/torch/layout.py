@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -16,7 +18,7 @@ KINDS: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 A layout names one by its place here.
 """
 
-_REQUIRES_GRAD, _LEAF, CONJUGATE, NEGATIVE, _INFERENCE = 1, 2, 4, 8, 16
+_REQUIRES_GRAD, _LEAF, CONJUGATE, NEGATIVE, _INFERENCE, _SPENT = 1, 2, 4, 8, 16, 32
 ALIGNED = 16
 
 
@@ -46,14 +48,29 @@ class Layout(NamedTuple):
         return bool(self.flags & _REQUIRES_GRAD and self.flags & _LEAF)
 
     @property
-    def is_plain(self) -> bool:
-        """Whether a tensor is all that its storage says.
+    def is_spent(self) -> bool:
+        """Whether a gradient was sent back through a tensor, and none can be again."""
+        return bool(self.flags & _SPENT)
 
-        One that required grad, and was no leaf, has no way back: a replay's requires
-        none.
+    @property
+    def is_inference(self) -> bool:
+        """Whether a tensor was made in inference mode."""
+        return bool(self.flags & _INFERENCE)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a tensor is all that its storage and its mode say.
+
+        One that required grad, was no leaf and is not spent leads nowhere: a replay's
+        requires none.
         """
+        return not (self.is_spent or self.is_special)
+
+    @property
+    def is_special(self) -> bool:
+        """Whether a tensor is lazy, of a class of its own, or a leaf."""
         lazy = self.flags & (CONJUGATE | NEGATIVE)
-        return not (self.kind or lazy or self.wants_grad)
+        return bool(self.kind or lazy or self.wants_grad)
 
     def packed(self, data: bytes) -> bytes:
         """Return the bytes of all elements in C order, of those they lie in."""
@@ -62,11 +79,27 @@ class Layout(NamedTuple):
         return np.ndarray(self.shape, f"V{size}", data, 0, steps).tobytes()
 
 
+_spent: WeakValueDictionary[int, Any] = WeakValueDictionary()
+spent: Final[Callable[[Any], Any]] = torch._C._functions.DelayedError(
+    "Trying to backward through the graph a second time: the graphed function that "
+    "returned this tensor has sent its gradient back, and what that needs is gone",
+    1,
+)
+"""Returns a tensor like a leaf, which torch sends no gradient back through."""
+
+
+def note_spent(tensor: Any) -> None:
+    """Note that a gradient was sent back through a tensor."""
+    _spent[id(tensor)] = tensor
+
+
 def flags_of(tensor: Any) -> int:
     """Return what autograd and lazy views make of a tensor, as bits."""
     flags = _LEAF if tensor.is_leaf else 0
     if tensor.requires_grad:
         flags |= _REQUIRES_GRAD
+        if _spent.get(id(tensor)) is tensor:
+            flags |= _SPENT
     if tensor.is_conj():
         flags |= CONJUGATE
     if tensor.is_neg():

@@ -24,7 +24,7 @@ from sapwood.integrations.torch.asking import (
     kept_generators,
     place_in,
 )
-from sapwood.integrations.torch.layout import Layout
+from sapwood.integrations.torch.layout import Layout, spent
 from sapwood.integrations.torch.modes import Prevailing, is_told_of_operations
 from sapwood.integrations.torch.moments import Moments
 from sapwood.integrations.torch.storages import TRAPS, Storages, tensor_over
@@ -85,6 +85,11 @@ def _set_data(tensor: Any, data: Any) -> None:
     tensor.data = data
 
 
+def _in_inference(make: Callable[[], Any]) -> Any:
+    with torch.inference_mode():
+        return make()
+
+
 def _cloned(tensor: Any, room: Callable[[], bool]) -> Any:
     """Return a clone; where there is no memory, some is made."""
     while True:
@@ -127,12 +132,15 @@ class TorchFramework(GuestFramework):
         of a sum, torch returns the first place of all that it has added up.
         """
         count = functools.reduce(operator.mul, layout.shape, 1)
-        if not count or not layout.is_plain or not _is_dense(layout):
+        if not count or layout.is_special or not _is_dense(layout):
             return None
         theirs = torch._C._construct_storage_from_data_pointer(
             address, self.place, size
         )
-        return partial(_cloned, tensor_over(*layout[:3], theirs), room)
+        clone = partial(_cloned, tensor_over(*layout[:3], theirs), room)
+        if layout.is_spent:
+            return lambda: spent(clone().requires_grad_())
+        return partial(_in_inference, clone) if layout.is_inference else clone
 
     def forms(self, arrays: Sequence[Any]) -> list[Callable[[Any], object]]:
         """Return what gives a tensor the shape, strides and storage of these."""

@@ -17,7 +17,7 @@ from sapwood.memory.range import Range
 from sapwood.memory.storage import Storage
 from sapwood.tree.call.signature import Place
 from sapwood.tree.watch.session import Session
-from sapwood.tree.watch.watch import Capture
+from sapwood.tree.watch.watch import Capture, Captured
 from sapwood.units import Addr, Size, size_text
 
 T = TypeVar("T")
@@ -107,6 +107,18 @@ class Adopting(Capture):
     ) -> None:
         super().__init__(device, capturer.stream(), range_, frozenset())
         self.capturer, self.owner = capturer, owner
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        session: Session,
+    ) -> Captured:
+        """Run a function, captured, and have the owner see what it returned."""
+        captured = super().run(fn, args, kwargs, session)
+        self.owner.returned(captured.result)
+        return captured
 
     def pause(self) -> GraphHandle:
         """End the capture, and return its graph."""
