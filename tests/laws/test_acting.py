@@ -131,7 +131,7 @@ def test_what_acts_outside_does_so_in_every_call(rt, tmp_path, name):
     assert seen[0] == seen[1]
     (warning,) = [w for w in told if issubclass(w.category, sw.GraphSkipWarning)]
     text = str(warning.message)
-    assert "which no replay would do again" in text
+    assert "no replay would do that again" in text
     assert "@sw.eager" in text
     assert Path(__file__).name in text
     assert f.stats().replays == 0
@@ -178,6 +178,17 @@ def test_what_is_made_and_ends_within_is_nobodys_affair(rt):
     for _ in range(4):
         assert on_host(f(x)).tolist() == on_host(step(x)).tolist()
     assert f.stats().replays >= 2
+
+
+def test_what_launches_on_streams_of_its_own_is_skipped(rt, monkeypatch):
+    """An attempt at recording would have it run, and the eager run once more."""
+    warp = types.ModuleType("warp")
+    exec("seen = []\ndef launch():\n    seen.append(1)", vars(warp))
+    monkeypatch.setitem(sys.modules, "warp", warp)
+    f, x = rt.graph(lambda x: (x + 1, warp.launch())[0]), rt.array(np.ones(2))
+    with pytest.warns(sw.GraphSkipWarning, match="calls warp, which has streams"):
+        assert len([f(x) for _ in range(CALLS)]) == CALLS
+    assert len(warp.seen) == CALLS
 
 
 @pytest.mark.every_framework

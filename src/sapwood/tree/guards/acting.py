@@ -37,9 +37,13 @@ _TAKING: Final = frozenset(
 )
 """Modules of classes whose objects keep in C what they are given."""
 
+_LAUNCHING: Final = ("numba.cuda.", "pycuda.", "taichi.", "warp.")
+"""Packages that launch on streams of their own, where no capture is."""
+
 _LEADING: Final = (
     _ACTING
     | _TAKING
+    | {each.partition(".")[0] for each in _LAUNCHING}
     | {"csv", "hashlib", "hmac", "io", "logging", "os", "pathlib", "pickle", "shutil"}
     | {"socket", "subprocess", "sys", "tempfile"}
 )
@@ -134,12 +138,17 @@ def _takes(cls: type) -> bool:
 
 
 def _does(frame: FrameType, holds: Callable[[object], bool]) -> str:
-    """Return what a function of `logging` that is called does, if it is such a one."""
+    """Return what a function in Python that is called does, if it is such a one."""
     code, caller = frame.f_code, frame.f_back
     if code is _EMITS:
         return "logs"
-    if code not in _ASKED or caller is None or owner_of_code(caller.f_code) != "user":
+    module = frame.f_globals.get("__name__")
+    launches = f"{module}.".startswith(_LAUNCHING)
+    known = launches or code in _ASKED
+    if not known or caller is None or owner_of_code(caller.f_code) != "user":
         return ""
+    if launches:
+        return f"calls {_top(module)}, which has streams of its own"
     # Of those that were there before, guards see the levels.
     found = not holds(frame.f_locals["self"])
     return f"asks {code.co_name}() of a logger that it looks up" if found else ""

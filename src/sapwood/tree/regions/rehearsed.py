@@ -105,7 +105,7 @@ class Rehearsed:
         """Refuse what the function does outside, where no eager region does it."""
         if current() is self._session:
             self._session.refuse(
-                f"it {what}, which no replay would do again",
+                f"it {what}, and no replay would do that again",
                 "Do that outside the graphed function, or in a function of its own "
                 "with @sw.eager, which runs in every call",
                 where,
