@@ -136,8 +136,8 @@ class Runtime:
     ``"512MiB"``, at least a page of the device; ``arrays`` whose arrays these are: on a
     GPU ``"torch"`` or ``"cupy"``; on the emulated device ``"numpy"``, with an API like
     NumPy's. By default they are torch's where the program has imported it, else
-    CuPy's. Where it has both, functions whose first call has to do with CuPy alone are
-    on another runtime, with the same limit, which this one makes and closes.
+    CuPy's. Where it has both, functions whose first call has to do with the other one
+    alone are on another runtime, with the same limit, which this one makes and closes.
     A context manager: leaving it closes the runtime. Raises `NoDevice` for a
     device that is not there, `MisuseError` for what is no device, store or limit, and
     arrays that are not on it.
@@ -217,10 +217,13 @@ class Runtime:
                 self.close()
                 raise
 
+    # Held here: at the end of the process modules go before some objects do.
+    _is_finalizing = staticmethod(sys.is_finalizing)
+
     def __del__(self) -> None:
         # One that failed to be made has nothing; when the process ends, all goes.
         recordings = self.__dict__.get("_recordings")
-        if recordings is None or self.closed or sys.is_finalizing():
+        if recordings is None or self.closed or self._is_finalizing():
             return
         recordings.device.abandon(recordings.close)
         said = f"{self!r} was dropped. Call close(), or use `with sw.Runtime() as rt:`"
@@ -277,21 +280,20 @@ class Runtime:
         """
         device, limit, named = self._named
         known = KINDS.get(self._driver.abilities.kind, ())
-        loaded = [name for name in known if name in sys.modules]
-        own = device is None or isinstance(device, str)
-        if named is not None or not own or loaded[:1] != [self.arrays]:
+        others = {each for each in known if each in sys.modules} - {self.arrays}
+        if named is not None or not (device is None or isinstance(device, str)):
+            return self
+        if not others:
             return self
         from sapwood.runtime.whose import frameworks_of
 
-        if len(loaded) == 1:
-            return self
-        found = frameworks_of(fn, args, kwargs, self._recordings.integration)
-        if found != {loaded[1]}:
+        found = frameworks_of(fn, args, kwargs, self._recordings.integration) & {*known}
+        if len(found) != 1 or not found <= others:
             return self
         with self._device.lock:
             self._open()
             if self._other is None:
-                self._other = Runtime(device, None, limit, loaded[1])
+                self._other = Runtime(device, None, limit, *found)
             return self._other
 
     def runner(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 import sapwood as sw
@@ -50,6 +52,21 @@ def test_who_asks_before_the_first_call(both, cp):
     for _ in range(CALLS):
         assert f(cp.zeros(2)).get().tolist() == [1.0, 1.0]
     assert f.stats().replays >= CALLS - 4
+
+
+def test_a_runtime_of_cupys_arrays_takes_functions_of_torchs(cp, monkeypatch):
+    """It was made before the program imported torch."""
+    with monkeypatch.context() as patched:
+        patched.delitem(sys.modules, "torch")
+        runtime = sw.Runtime()
+    with runtime:
+        assert runtime.arrays == "cupy"
+        f, g = runtime.graph(lambda x: x + 1), runtime.graph(lambda x: x * 2)
+        for i in range(CALLS):
+            assert f(torch.full((2,), float(i), device="cuda")).tolist() == [i + 1] * 2
+            assert g(cp.full(2, float(i))).get().tolist() == [2 * i] * 2
+        assert f.stats().replays >= CALLS - 4
+        assert g.stats().replays >= CALLS - 4
 
 
 def _states(cp):
