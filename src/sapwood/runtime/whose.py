@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Final
 
 from sapwood.errors import CaptureError, MisuseError
 from sapwood.tree.call.parameters import Parameters
 from sapwood.tree.guards import survey
 from sapwood.tree.guards.frameworks import Arrays
+from sapwood.tree.guards.owners import package_of
 from sapwood.tree.nests.containers import taken_apart
 
 _PACKAGES: Final = {"torch": "torch", "cupy": "cupy", "cupyx": "cupy"}
-_NAMING: Final = frozenset({BuiltinFunctionType, FunctionType, type})
 
 
 def frameworks_of(
@@ -32,12 +31,4 @@ def frameworks_of(
         found = [*leaves, *survey(fn, arguments, arrays).values()]
     except (TypeError, CaptureError, MisuseError):
         return set()
-    return {_PACKAGES[top] for each in found if (top := _top(each)) in _PACKAGES}
-
-
-def _top(value: Any) -> str:
-    if isinstance(value, ModuleType):
-        module: object = value.__name__
-    else:
-        module = (value if type(value) in _NAMING else type(value)).__module__
-    return module.partition(".")[0] if isinstance(module, str) else ""
+    return {_PACKAGES[each] for each in map(package_of, found) if each in _PACKAGES}

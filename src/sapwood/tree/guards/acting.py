@@ -11,10 +11,10 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
-from sapwood.tree.guards.owners import owner_of_code
+from sapwood.tree.guards.owners import owner_of_code, package_of
 from sapwood.tree.guards.standard import said_by
 from sapwood.tree.nests.kinds import by_class
 
@@ -57,7 +57,6 @@ _ASKED: Final = frozenset(
 _UNHEARD: Final = frozenset({"importlib", "linecache", "warnings", "zipimport"})
 """Modules that act for the interpreter, and as a rule once."""
 
-_NAMING: Final = frozenset({BuiltinFunctionType, FunctionType, type})
 _MEMORY: Final = (io.BytesIO, io.StringIO)
 _STREAM: Final[Any] = io.IOBase.__base__
 """The base of all streams in C: to ask that of `io.IOBase` may run others' code."""
@@ -69,12 +68,9 @@ def may_act(names: set[str], builtins: set[str], held: Iterable[object]) -> bool
     return named or any(map(_leads, held))
 
 
-def _leads(value: Any) -> bool:
+def _leads(value: object) -> bool:
     """Return whether code that has a value may act outside by it."""
-    if isinstance(value, ModuleType):
-        return _top(value.__name__) in _LEADING
-    of = value if type(value) in _NAMING else type(value)
-    return _top(of.__module__) in _LEADING or issubclass(type(value), _STREAM)
+    return package_of(value) in _LEADING or issubclass(type(value), _STREAM)
 
 
 @contextmanager
@@ -134,7 +130,7 @@ def _acts(function: Any, holds: Callable[[object], bool]) -> bool:
 
 @by_class
 def _takes(cls: type) -> bool:
-    return any(_top(base.__module__) in _TAKING for base in cls.__mro__)
+    return not _TAKING.isdisjoint(map(package_of, cls.__mro__))
 
 
 def _does(frame: FrameType, holds: Callable[[object], bool]) -> str:

@@ -7,8 +7,8 @@ import sys
 import types
 from functools import lru_cache
 from pathlib import Path
-from types import CodeType, ModuleType
-from typing import Final, Literal, TypeAlias
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any, Final, Literal, TypeAlias
 
 Owner: TypeAlias = Literal["user", "installed", "standard", "sapwood"]
 
@@ -18,6 +18,7 @@ def _folders(folder: Path) -> tuple[str, str]:
     return f"{folder}{os.sep}", f"{folder.resolve()}{os.sep}"
 
 
+_NAMING: Final = frozenset({BuiltinFunctionType, FunctionType, type})
 _STANDARD: Final = _folders(Path(os.__file__).parent)
 _SAPWOOD: Final = _folders(Path(__file__).parents[2])
 
@@ -49,6 +50,18 @@ def owner_of_module(name: str, module: ModuleType | None = None) -> Owner:
     if top == __name__.partition(".")[0]:
         return "sapwood"
     return "standard" if top in sys.stdlib_module_names else "user"
+
+
+def package_of(value: Any) -> str:
+    """Return the package that a module, function or class is in, or an object's class.
+
+    "" where it does not say.
+    """
+    if isinstance(value, ModuleType):
+        name: object = value.__name__
+    else:
+        name = (value if type(value) in _NAMING else type(value)).__module__
+    return name.partition(".")[0] if isinstance(name, str) else ""
 
 
 def owner_of_class(cls: type) -> Owner:
