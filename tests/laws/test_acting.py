@@ -5,11 +5,13 @@ No replay does it again, so whoever does it runs eagerly, and is told where it i
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import logging
 import os
 import pickle
+import pprint
 import sqlite3
 import subprocess
 import sys
@@ -28,7 +30,8 @@ from tests.support.tree_mutants import ACTING_MUTANTS
 
 CALLS = 8
 PROGRAM = [sys.executable, "-c", ""]
-LOG = logging.getLogger("sapwood.tests.acting")
+NAME = "sapwood.tests.acting"
+LOG, ALIAS = logging.getLogger(NAME), print
 
 
 class Lines:
@@ -78,6 +81,17 @@ def _by_the_way(world, x):
     return x + 1
 
 
+def _to(stream, x):
+    stream.write("to")
+    return x + 1
+
+
+def _in_thread(function, *args):
+    thread = threading.Thread(target=function, args=args)
+    thread.start()
+    thread.join()
+
+
 ACTS = {
     "print": lambda _, x: (x + 1, print("printed"))[0],  # noqa: T201
     "print to": lambda w, x: (x + 1, print("to", file=w.lines))[0],
@@ -93,6 +107,12 @@ ACTS = {
     "digest": lambda w, x: x * w.hash.digest()[0],
     "table": lambda w, x: (x + 1, w.table.execute("insert into t values (1)"))[0],
     "process": lambda _, x: (x + 1, subprocess.run(PROGRAM, check=True))[0],
+    "argument": lambda w, x: _to(w.file, x),
+    "logger of a name": lambda _, x: (x + 1, logging.getLogger(NAME).warning("n"))[0],
+    "builtins": lambda _, x: (x + 1, exec("print('executed')"))[0],
+    "pprint": lambda _, x: (x + 1, pprint.pprint("shown"))[0],  # noqa: T203
+    "alias": lambda _, x: (x + 1, ALIAS("alias"))[0],
+    "thread": lambda w, x: (x + 1, _in_thread(w.lines.write, "thread"))[0],
     "asks": lambda _, x: x * logging.getLogger("sapwood.tests").isEnabledFor(10),
 }
 
@@ -133,7 +153,7 @@ def test_what_acts_outside_does_so_in_every_call(rt, tmp_path, name):
     text = str(warning.message)
     assert "no replay would do that again" in text
     assert "@sw.eager" in text
-    assert Path(__file__).name in text
+    assert Path(__file__).name in text or "<string>" in text
     assert f.stats().replays == 0
 
 
@@ -246,6 +266,94 @@ def test_who_asks_for_a_full_graph_is_told_before_it_is_done(rt, capsys):
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.every_framework
+def test_what_is_done_once_keeps_nobody_from_replays(rt, capsys):
+    """In the first call alone, where no guard sees that it was."""
+
+    @functools.cache
+    def configured():
+        print("configured")  # noqa: T201
+        return 3.0
+
+    f, x = rt.graph(lambda x: x * configured()), rt.array(np.ones(2))
+    for _ in range(CALLS):
+        assert on_host(f(x)).tolist() == [3.0, 3.0]
+    assert capsys.readouterr().out == "configured\n"
+    assert f.stats().replays >= CALLS - 4
+
+
+def test_a_function_that_is_called_by_a_region_is_heard(rt, capsys):
+    """Whoever calls it listens, too."""
+    g = rt.graph(lambda x: (x + 1, print("inner"))[0])  # noqa: T201
+
+    @sw.eager
+    def region(x):
+        g(x)
+
+    def outer(x):
+        if x is None:
+            print("never")  # noqa: T201
+        y = x * 2
+        region(x)
+        return y * 3
+
+    f, x = rt.graph(outer), rt.array(np.ones(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sw.GraphSkipWarning)
+        for _ in range(CALLS):
+            f(x)
+    assert capsys.readouterr().out == "inner\n" * CALLS
+    assert f.stats().replays > 0
+    assert sys.getprofile() is None
+
+
+def test_a_profiler_of_the_users_stays(rt, capsys):
+    """One that is there, and one that the function sets; all is done in each call."""
+
+    def told(*_):
+        pass
+
+    def sets(x):
+        sys.setprofile(told)
+        return x + 1
+
+    f = rt.graph(lambda x: (x + 1, print("told"))[0])  # noqa: T201
+    g, x = rt.graph(sets), rt.array(np.ones(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sw.GraphSkipWarning)
+        try:
+            for turn in range(CALLS):
+                sys.setprofile(told if turn < 3 else None)
+                f(x)
+                assert sys.getprofile() is (told if turn < 3 else None)
+                sys.setprofile(None)
+                g(x)
+                assert sys.getprofile() is told
+        finally:
+            sys.setprofile(None)
+    assert capsys.readouterr().out == "told\n" * CALLS
+
+
+def test_no_code_of_objects_is_asked(rt):
+    """Of those, for one, that say that they are of another class."""
+
+    class Lazy(list):
+        @property
+        def __class__(self):
+            raise RuntimeError("lazy")
+
+    def fn(x):
+        if x is None:
+            print("never")  # noqa: T201
+        lazy = Lazy([2])
+        lazy.append(1)
+        return x + len(lazy)
+
+    f, x = rt.graph(fn), rt.array(np.ones(2))
+    for _ in range(CALLS):
+        assert on_host(f(x)).tolist() == [3.0, 3.0]
+
+
 def _all(rt, out):
     """See that what the user does is done in each call, and what others do is not."""
     live, x = sw.eager(lambda: print("live", file=out)), rt.array(np.ones(2))
@@ -259,7 +367,7 @@ def _all(rt, out):
         return y * 2
 
     f = rt.graph(parts)
-    named = rt.graph(lambda x: (x + 1, print("named"))[0])  # noqa: T201
+    named = rt.graph(lambda x: (x + 1, __import__("builtins").print("named"))[0])
     through = rt.graph(lambda x: (x + 1, held("held"))[0])
     package = rt.graph(lambda x: (x + 1, np.savetxt(out, [[7.0]]))[0])
     with warnings.catch_warnings(), redirect_stdout(out):

@@ -154,7 +154,12 @@ ACTING_MUTANTS: Final = (
     mutant(
         "what is held leads nowhere", acting.may_act, "any(map(_leads", "all(map(_leads"
     ),
-    mutant("built-in names lead nowhere", acting.may_act, "return named or", "return"),
+    mutant(
+        "built-in names lead nowhere",
+        acting.may_act,
+        "not _NAMED.isdisjoint(names) or",
+        "",
+    ),
     mutant("what packages do is the user's", acting._user_of, '== "user"', '!= ""'),
     mutant("regions are heard", Rehearsed._acts, "current() is self._session", "True"),
 )

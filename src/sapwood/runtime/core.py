@@ -272,11 +272,12 @@ class Runtime:
 
     def beside(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Runtime:
+    ) -> Runtime | None:
         """Return the runtime of a function that is called first; for `Graphed` alone.
 
         It is another one where the call has to do with another framework's arrays
-        alone, and nobody has named whose this one is for.
+        alone, and nobody has named whose this one is for; None where that cannot be
+        told of the call.
         """
         device, limit, named = self._named
         known = KINDS.get(self._driver.abilities.kind, ())
@@ -287,9 +288,9 @@ class Runtime:
             return self
         from sapwood.runtime.whose import frameworks_of
 
-        found = frameworks_of(fn, args, kwargs, self._recordings.integration) & {*known}
-        if len(found) != 1 or not found <= others:
-            return self
+        found = frameworks_of(fn, args, kwargs, self._recordings.integration)
+        if found is None or len(found) != 1 or not found <= others:
+            return None if found is None else self
         with self._device.lock:
             self._open()
             if self._other is None:

@@ -261,11 +261,12 @@ class Graphed(CallState):
         runtime, found = self._runtime(), self._runner
         if found is None or runtime is not self._on or not (self._met or first is None):
             target = self._target()
-            on = runtime if first is None else runtime.beside(target(), *first)
+            on = None if first is None else runtime.beside(target(), *first)
+            met, on = on is not None, on or runtime
             if found is None or runtime is not self._on or on is not runtime:
                 found = on.runner(target, self._options, self._source)
             self._fast_replays, self._on = found.fast_replays, runtime
-            self._runner, self._met = found, first is not None
+            self._runner, self._met = found, met
         return found
 
     def _target(self) -> Callable[[], Callable[..., Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from sapwood.errors import CaptureError, MisuseError
 from sapwood.tree.call.parameters import Parameters
 from sapwood.tree.guards import survey
 from sapwood.tree.guards.frameworks import Arrays
@@ -20,7 +19,7 @@ def frameworks_of(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     arrays: Arrays,
-) -> set[str]:
+) -> set[str] | None:
     """Return the frameworks of what a call is passed and a function names.
 
     None where nobody can tell before it runs: then the call says why.
@@ -29,6 +28,6 @@ def frameworks_of(
         arguments = Parameters(fn, "").bind(args, kwargs)
         leaves, *_ = taken_apart((args, dict(kwargs)), arrays.is_array)
         found = [*leaves, *survey(fn, arguments, arrays).values()]
-    except (TypeError, CaptureError, MisuseError):
-        return set()
+    except Exception:  # noqa: BLE001 - code of objects' own may run, and raises again
+        return None
     return {_PACKAGES[each] for each in map(package_of, found) if each in _PACKAGES}

@@ -26,6 +26,9 @@ pytestmark = [
 CALLS, PARTS = 4, 32
 UNSET = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty"}
 UNSET |= {"new_empty_strided"}
+UNSTEADY = {"nn.functional.conv_transpose3d"}
+"""What differs from itself in one run of some; so does `addbmm_`, which reads, where it
+broadcasts, what it has just made room for."""
 
 
 @cache
@@ -106,8 +109,8 @@ def test_operations(rt, part, way):
     """Replays, and calls that are skipped, are as eager ones."""
     back = way == "backward"
     for op in _database()[part::PARTS]:
-        if way == "in place" and op.name == "addbmm":
-            continue  # where it broadcasts, it reads what it has just made room for
+        if (way, op.name) == ("in place", "addbmm") or op.name in UNSTEADY:
+            continue
         variant = op.inplace_variant if way == "in place" else op
         differentiable = op.supports_autograd or not back
         is_there = variant and differentiable

@@ -33,7 +33,8 @@ class Specialization:
     of the warm-up. The function ``reads_arguments`` by itself, too, from slots;
     it ``remembers``: a cached function has computed something in a warm-up. Its
     ``reads_decide``, all of them, once a few warm-ups were ``unclear`` about where that
-    went which was only passed on. If it
+    went which was only passed on. It has ``acted``: a warm-up did something outside,
+    which may have been done once and for all. If it
     is ``branching``, calls go different ways by values that regions return: ``ways``
     are the warm-ups of all of them, and ``astray`` weighs calls that went a new one
     against those that were replayed. Until one is recorded, so many
@@ -56,7 +57,7 @@ class Specialization:
         self.missing = 0
         self.reads_arguments = self.remembers = self.reads_decide = False
         self.unclear = 0
-        self.branching = self.apart = False
+        self.branching = self.apart = self.acted = False
         self.astray = self.stray_captures = self.warmups_due = 0
         self.ways: list[Warm] = []
 

@@ -11,24 +11,33 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from types import CodeType, FrameType, ModuleType
+from types import BuiltinFunctionType, CodeType, FrameType, ModuleType
 from typing import Any, Final
 
 from sapwood.tree.guards.owners import owner_of_code, package_of
-from sapwood.tree.guards.standard import said_by
+from sapwood.tree.guards.standard import handlers_of, said_by
 from sapwood.tree.nests.kinds import by_class
 
 _ACTING: Final = frozenset(
-    {"_io", "_posixsubprocess", "_signal", "_socket", "_sqlite3", "fcntl", "mmap"}
-    | {"msvcrt", "nt", "posix", "select", "sqlite3", "syslog", "termios", "_winapi"}
+    {"_io", "_posixsubprocess", "_signal", "_socket", "_sqlite3", "atexit", "fcntl"}
+    | {"faulthandler", "io", "mmap", "msvcrt", "nt", "posix", "select", "sqlite3"}
+    | {"syslog", "termios", "_winapi"}
 )
 """Modules in C whose functions act outside."""
 
 _TELLING: Final = frozenset(
-    {"cpu_count", "fspath", "gethostname", "getlogin", "getppid", "putenv"}
-    | {"sched_getaffinity", "sysconf", "text_encoding", "uname", "unsetenv"}
+    {"_path_normpath", "_path_splitroot", "_path_splitroot_ex", "cpu_count", "fspath"}
+    | {"getegid", "geteuid", "getgid", "gethostname", "getlogin", "getpgrp", "getppid"}
+    | {"getuid", "htonl", "htons", "inet_aton", "inet_ntoa", "ntohl", "ntohs"}
+    | {"putenv", "sched_getaffinity", "strerror", "sysconf", "text_encoding", "times"}
+    | {"umask", "uname", "unsetenv"}
 )
-"""Functions of these that do not, or whose writes guards see."""
+"""Functions of these that do not, or whose writes guards see in `os.environ`."""
+
+_ASKING: Final = frozenset(
+    {"fileno", "isatty", "readable", "seekable", "writable"} | {"flush"}
+)
+"""Methods of streams that write nothing that is not written."""
 
 _TAKING: Final = frozenset(
     {"_blake2", "_bz2", "_csv", "_elementtree", "_hashlib", "_hmac", "_lzma", "_md5"}
@@ -40,20 +49,40 @@ _TAKING: Final = frozenset(
 _LAUNCHING: Final = ("numba.cuda.", "pycuda.", "taichi.", "warp.")
 """Packages that launch on streams of their own, where no capture is."""
 
-_LEADING: Final = (
-    _ACTING
-    | _TAKING
-    | {each.partition(".")[0] for each in _LAUNCHING}
-    | {"csv", "hashlib", "hmac", "io", "logging", "os", "pathlib", "pickle", "shutil"}
-    | {"socket", "subprocess", "sys", "tempfile"}
+_HARMLESS: Final = frozenset(
+    {"__future__", "_collections", "_functools", "_operator", "_random", "_thread"}
+    | {"abc", "array", "bisect", "builtins", "cmath", "collections", "contextlib"}
+    | {"contextvars", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions"}
+    | {"functools", "gc", "heapq", "inspect", "itertools", "json", "keyword", "math"}
+    | {"numbers", "operator", "queue", "random", "re", "reprlib", "statistics"}
+    | {"string", "struct", "textwrap", "threading", "time", "types", "typing", "uuid"}
+    | {"warnings", "weakref"}
 )
-"""Modules that lead to such, or whose objects do."""
+"""Standard modules that lead to none of these."""
+
+_LEADING: Final = (sys.stdlib_module_names - _HARMLESS) | {
+    each.partition(".")[0] for each in _LAUNCHING
+}
 
 _BUILT_IN: Final = frozenset({"input", "open", "print"})
-_EMITS: Final = logging.StreamHandler.emit.__code__
+_NAMED: Final = (
+    _BUILT_IN
+    | _ACTING
+    | _TAKING
+    | {"__builtins__", "__import__", "breakpoint", "builtins", "csv", "dis", "eval"}
+    | {"exec", "hashlib", "hmac", "import_module", "io", "logging", "os", "pathlib"}
+    | {"pickle", "pprint", "shutil", "signal", "socket", "subprocess", "sys"}
+    | {"tempfile", "traceback"}
+    | {"Process", "Thread", "Timer", "submit"}
+)
+"""Names by which code may come to such, in itself."""
+
+_CALLS: Final = frozenset({print, open, input})
 _ASKED: Final = frozenset(
     {logging.Logger.isEnabledFor.__code__, logging.Logger.getEffectiveLevel.__code__}
 )
+_RECORDS: Final = logging.Logger.callHandlers.__code__
+_WRITES: Final = frozenset({"write", "writelines"})
 _UNHEARD: Final = frozenset({"importlib", "linecache", "warnings", "zipimport"})
 """Modules that act for the interpreter, and as a rule once."""
 
@@ -62,52 +91,72 @@ _STREAM: Final[Any] = io.IOBase.__base__
 """The base of all streams in C: to ask that of `io.IOBase` may run others' code."""
 
 
-def may_act(names: set[str], builtins: set[str], held: Iterable[object]) -> bool:
+def may_act(names: set[str], held: Iterable[object]) -> bool:
     """Return whether code that names and holds these may act outside."""
-    named = not (_BUILT_IN.isdisjoint(builtins) and _LEADING.isdisjoint(names))
-    return named or any(map(_leads, held))
+    return not _NAMED.isdisjoint(names) or any(map(_leads, held))
 
 
 def _leads(value: object) -> bool:
     """Return whether code that has a value may act outside by it."""
+    if type(value) is BuiltinFunctionType and value in _CALLS:
+        return True
     return package_of(value) in _LEADING or issubclass(type(value), _STREAM)
+
+
+class _Listener:
+    """Hears what is called on one thread; ``listens`` until its warm-up is over."""
+
+    def __init__(
+        self,
+        told: Callable[[str, str], object],
+        holds: Callable[[object], bool],
+        own: set[CodeType],
+    ) -> None:
+        self._told, self._holds, self._own = told, holds, own
+        self.listens = True
+
+    def __call__(self, frame: FrameType, event: str, function: Any) -> None:
+        """Tell what a profiled thread is about to do, if that is outside."""
+        if not self.listens:  # an interrupt has left it here
+            sys.setprofile(None)
+            return
+        what = ""
+        if event == "c_call" and _acts(function, self._holds):
+            what = f"calls {function.__name__}()"
+        elif event == "call":
+            what = _does(frame, self._holds)
+        user = _user_of(frame, self._own) if what else None
+        if user is not None:
+            self._told(what, f"{user.f_code.co_filename}:{user.f_lineno}")
 
 
 @contextmanager
 def listening(
-    told: Callable[[str, str], object],
+    told: Callable[[str, str | None], object],
     holds: Callable[[object], bool],
     own: set[CodeType],
 ) -> Iterator[None]:
     """Return a context in which ``told`` hears what the user's code does outside.
 
     And on which line. ``holds`` says of an object whether it was there before, ``own``
-    what code is the user's besides. Where somebody profiles this thread, nothing is
-    heard.
+    what code is the user's besides. Where somebody else profiles this thread, it is
+    told that.
     """
-    if sys.getprofile() is not None:
+    before: Any = sys.getprofile()
+    if before is not None and type(before) is not _Listener:
+        told("is profiled, so that nobody hears what it does outside", None)
         yield
         return
-    listens = True
-
-    def called(frame: FrameType, event: str, function: Any) -> None:
-        if not listens:  # an interrupt has left it here
-            sys.setprofile(None)
-            return
-        if event == "c_call":
-            what = f"calls {function.__name__}()" if _acts(function, holds) else ""
-        else:
-            what = _does(frame, holds) if event == "call" else ""
-        user = _user_of(frame, own) if what else None
-        if user is not None:
-            told(what, f"{user.f_code.co_filename}:{user.f_lineno}")
-
+    listener = _Listener(told, holds, own)
     try:
-        sys.setprofile(called)
+        sys.setprofile(listener)
         yield
     finally:
-        listens = False
-        sys.setprofile(None)
+        listener.listens = False
+        if sys.getprofile() is listener:
+            sys.setprofile(before)
+        elif sys.getprofile() is not before:
+            told("sets a profile function", None)
 
 
 def _top(module: object) -> str:
@@ -115,16 +164,19 @@ def _top(module: object) -> str:
 
 
 def _acts(function: Any, holds: Callable[[object], bool]) -> bool:
-    of = getattr(function, "__self__", None)
-    if of is None or isinstance(of, ModuleType | type):
-        name, module = function.__name__, getattr(of, "__name__", "")
+    # By types: whoever has a ``__class__`` of its own would have code run here.
+    of, name = getattr(function, "__self__", None), function.__name__
+    if of is None or issubclass(type(of), ModuleType):
+        module = "" if of is None else of.__name__
         acting = module in _ACTING and name not in _TELLING
         acting = acting or (module == "builtins" and name in _BUILT_IN)
+        acting = acting or (module == "_thread" and name.startswith("start_"))
         return acting and said_by(function) is None
     if issubclass(type(of), _STREAM):
         # Guards see what those in memory hold, wherever code may find them.
         found = of is sys.stdout or of is sys.stderr
-        return found or not issubclass(type(of), _MEMORY)
+        is_memory = issubclass(type(of), _MEMORY)
+        return name not in _ASKING and (found or not is_memory)
     return _takes(type(of)) and holds(of)
 
 
@@ -135,19 +187,22 @@ def _takes(cls: type) -> bool:
 
 def _does(frame: FrameType, holds: Callable[[object], bool]) -> str:
     """Return what a function in Python that is called does, if it is such a one."""
-    code, caller = frame.f_code, frame.f_back
-    if code is _EMITS:
-        return "logs"
-    module = frame.f_globals.get("__name__")
-    launches = f"{module}.".startswith(_LAUNCHING)
-    known = launches or code in _ASKED
-    if not known or caller is None or owner_of_code(caller.f_code) != "user":
-        return ""
-    if launches:
-        return f"calls {_top(module)}, which has streams of its own"
-    # Of those that were there before, guards see the levels.
-    found = not holds(frame.f_locals["self"])
-    return f"asks {code.co_name}() of a logger that it looks up" if found else ""
+    code, module = frame.f_code, frame.f_globals.get("__name__")
+    if code is _RECORDS:
+        # What users' handlers do, guards see.
+        return "" if handlers_of(frame.f_locals["self"]) else "logs"
+    if code in _ASKED:
+        held = holds(frame.f_locals["self"])
+        asks = f"asks {code.co_name}() of a logger that it looks up"
+        return "" if held else asks
+    if code.co_name in _WRITES and code.co_varnames:
+        stream = frame.f_locals.get(code.co_varnames[0])
+        return "writes" if stream is sys.stdout or stream is sys.stderr else ""
+    if f"{module}.".startswith(_LAUNCHING):
+        direct = frame.f_back and owner_of_code(frame.f_back.f_code) == "user"
+        text = f"calls {_top(module)}, which has streams of its own"
+        return text if direct else ""
+    return ""
 
 
 def _user_of(frame: FrameType | None, own: set[CodeType]) -> FrameType | None:

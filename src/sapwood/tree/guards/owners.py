@@ -57,7 +57,7 @@ def package_of(value: Any) -> str:
 
     "" where it does not say.
     """
-    if isinstance(value, ModuleType):
+    if issubclass(type(value), ModuleType):
         name: object = value.__name__
     else:
         name = (value if type(value) in _NAMING else type(value)).__module__

@@ -112,7 +112,7 @@ def _factory(thing: Any) -> Sequence[Any]:
     return (vars(defaultdict)["default_factory"].__get__(thing),)
 
 
-def _handlers(logger: Any) -> Sequence[Any]:
+def handlers_of(logger: Any) -> Sequence[Any]:
     """Return the handlers of the user's that a logger calls."""
     found: list[Any] = []
     while logger is not None:
@@ -195,7 +195,7 @@ OBJECTS = View(
 DECIMAL = View("decimal", _decimal, views.dotted)
 HANDLERS = View(
     "handlers",
-    _handlers,
+    handlers_of,
     lambda path, _, key: f"{path}.handlers[{key}]",
     None,
     "length",

@@ -206,13 +206,16 @@ class Survey:
         )
 
     def acting(
-        self, told: Callable[[str, str], object]
+        self, told: Callable[[str, str | None], object]
     ) -> AbstractContextManager[object]:
         """Return a context in which ``told`` hears what the function does outside."""
         reach = self._walk.reach
-        if not acting.may_act(reach.names, reach.builtins, self.values()):
+        given = [*self._arguments.values(), *self.values()]
+        if not (reach.dynamic or acting.may_act(reach.names | reach.builtins, given)):
             return nullcontext()
-        return acting.listening(told, self.holds, reach.own)
+        nodes = (node.value for node in self._walk.nodes)
+        known = {*map(id, given), *map(id, nodes)}
+        return acting.listening(told, lambda value: id(value) in known, reach.own)
 
     def values(self) -> Iterator[Any]:
         """Yield the values in all slots that were read."""

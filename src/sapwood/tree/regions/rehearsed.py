@@ -59,6 +59,7 @@ class Rehearsed:
         self._told: int = 0
         self.changes: list[Change] = []
         self.crossing: set[int] = set()
+        self.acts = False
 
     def failed(self) -> Warm:
         """Return what a run has shown that has failed."""
@@ -101,9 +102,12 @@ class Rehearsed:
         self._settle()
         return watched
 
-    def _acts(self, what: str, where: str) -> None:
+    def _acts(self, what: str, where: str | None) -> None:
         """Refuse what the function does outside, where no eager region does it."""
-        if current() is self._session:
+        heard = current() is self._session
+        # Of what is not of the function's, who asks for a full graph is not told.
+        if heard or (where is None and self._session.tolerant):
+            self.acts = True
             self._session.refuse(
                 f"it {what}, and no replay would do that again",
                 "Do that outside the graphed function, or in a function of its own "

@@ -45,6 +45,9 @@ _ASSIGNING: Final = 8
 """In so many warm-ups, plain values that are assigned may be others each time. Of as
 many kinds of calls, torch.compile compiles each: its ``recompile_limit``."""
 
+_ACTS: Final = 4
+"""So many kinds of calls may do something outside in one warm-up, and not again."""
+
 
 class Unfound(NamedTuple):
     """A call that no recording fits, and a survey of what it reaches before it runs."""
@@ -59,7 +62,8 @@ class Eagerly:
 
     ``target`` returns the function. Of a method whose object is gone it raises.
     ``assigning`` counts the warm-ups that assigned plain values since a call was
-    recorded. ``goes_back`` says that a result required grad; not of one that runs
+    recorded, ``acted`` the first ones of their kind that did something outside.
+    ``goes_back`` says that a result required grad; not of one that runs
     calls ``of`` another, with gradients, and has counts and skips in common with it.
     """
 
@@ -89,7 +93,7 @@ class Eagerly:
         if of:
             self.skips.shared(self.cache.nodes)
         self.surveyor = Surveyor(of.target if of else target, integration)
-        self.assigning = 0
+        self.assigning = self.acted = 0
 
     def warm_up(self, unfound: Unfound, rerun: Rerun | None = None) -> Any:
         """Run a call eagerly and watch what it does.
@@ -146,9 +150,25 @@ class Eagerly:
             bound = [x.new for x in live.changes if isinstance(x, changes.Repeated)]
             self._donate(call, (watched.result, [*filter(self._is_array, bound)]))
         if error is not None:
-            self.cannot(specialization, error, call, settles=_assigns(live))
-            self.call_log.passed_through(call, str(error))
+            self._refused(specialization, error, call, live)
         return watched.result
+
+    def _refused(
+        self,
+        specialization: Specialization,
+        error: CaptureError,
+        call: Call,
+        live: Rehearsed,
+    ) -> None:
+        """Note why a warm-up shows that such calls cannot be recorded.
+
+        What was done outside may have been done once and for all: one more shows that.
+        """
+        if live.acts and not specialization.acted and self.acted < _ACTS:
+            specialization.acted, self.acted = True, self.acted + 1
+        else:
+            self.cannot(specialization, error, call, settles=_assigns(live))
+        self.call_log.passed_through(call, str(error))
 
     def notes(self, error: Exception | None) -> bool:
         """Note whether calls can be recorded with the way back, and only so."""
