@@ -307,6 +307,28 @@ def test_a_function_that_is_called_by_a_region_is_heard(rt, capsys):
     assert sys.getprofile() is None
 
 
+def test_one_that_is_told_within_leaves_the_other_to_hear(rt, capsys):
+    """It raises there, which a region catches; what comes behind is heard, too."""
+    g = rt.graph(lambda x: print("never"), fullgraph=True)  # noqa: ARG005, T201
+
+    @sw.eager
+    def region(x):
+        with pytest.raises(sw.CaptureError):
+            g(x)
+
+    def outer(x):
+        region(x)
+        print("behind")  # noqa: T201
+        return x * 3
+
+    f, x = rt.graph(outer), rt.array(np.ones(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sw.GraphSkipWarning)
+        for _ in range(CALLS):
+            f(x)
+    assert capsys.readouterr().out == "behind\n" * CALLS
+
+
 def test_a_profiler_of_the_users_stays(rt, capsys):
     """One that is there, and one that the function sets; all is done in each call."""
 
