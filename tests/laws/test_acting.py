@@ -5,6 +5,7 @@ No replay does it again, so whoever does it runs eagerly, and is told where it i
 
 from __future__ import annotations
 
+import csv
 import functools
 import hashlib
 import io
@@ -107,6 +108,8 @@ ACTS = {
     "digest": lambda w, x: x * w.hash.digest()[0],
     "table": lambda w, x: (x + 1, w.table.execute("insert into t values (1)"))[0],
     "process": lambda _, x: (x + 1, subprocess.run(PROGRAM, check=True))[0],
+    "dumped": lambda w, x: (x + 1, pickle.dump(1, w.pickled))[0],
+    "rows": lambda w, x: (x + 1, csv.writer(w.file).writerow([1]))[0],
     "argument": lambda w, x: _to(w.file, x),
     "logger of a name": lambda _, x: (x + 1, logging.getLogger(NAME).warning("n"))[0],
     "builtins": lambda _, x: (x + 1, exec("print('executed')"))[0],

@@ -501,3 +501,27 @@ def test_what_is_kept_behind_a_region_is_copied_out_soon():
                 assert np.asarray(doubled).tolist() == [2.0 * i * k] * 4
             assert f.stats().recordings <= most
             assert f.stats().replays >= 6
+
+
+def test_whose_arrays_a_function_has_is_asked_until_it_is_known(monkeypatch):
+    """By its first call, whatever was asked before; but no more than twice."""
+    asked, answers = [], [None, None]
+
+    def beside(self, *_):
+        asked.append(self)
+        return answers.pop(0) if answers else self
+
+    monkeypatch.setattr(sw.Runtime, "beside", beside)
+    with sw.Runtime("emulated") as rt, sw.Runtime("emulated") as other:
+        f, x = rt.graph(lambda x: x + 1), rt.array(np.ones(2))
+        for _ in range(6):
+            f(x)
+        assert len(asked) == 2
+        assert f.stats().replays == 4
+        answers[:] = [other]
+        g, y = rt.graph(lambda x: x + 1), other.array(np.ones(2))
+        assert g.stats().replays == 0
+        for _ in range(6):
+            g(y)
+        assert len(asked) == 3
+        assert g.stats().replays == 4

@@ -262,7 +262,8 @@ class Graphed(CallState):
         if found is None or runtime is not self._on or not (self._met or first is None):
             target = self._target()
             on = None if first is None else runtime.beside(target(), *first)
-            met, on = on is not None, on or runtime
+            # Once more, if it could not be told: to ask takes longer than calls.
+            met, on = on is not None or found is not None, on or runtime
             if found is None or runtime is not self._on or on is not runtime:
                 found = on.runner(target, self._options, self._source)
             self._fast_replays, self._on = found.fast_replays, runtime

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import BuiltinFunctionType, CodeType, FrameType, ModuleType
 from typing import Any, Final
@@ -33,6 +33,16 @@ _TELLING: Final = frozenset(
     | {"umask", "uname", "unsetenv"}
 )
 """Functions of these that do not, or whose writes guards see in `os.environ`."""
+
+_BUILT_IN: Final = frozenset({"input", "open", "print"})
+_OTHERS: Final[Mapping[str, Collection[str]]] = {
+    "builtins": _BUILT_IN,
+    "_csv": ("reader", "writer"),
+    "_pickle": ("dump", "load"),
+    "_thread": ("start_joinable_thread", "start_new_thread"),
+    "marshal": ("dump", "load"),
+}
+"""Functions of other modules in C that do; those that are passed streams use them."""
 
 _ASKING: Final = frozenset(
     {"fileno", "isatty", "readable", "seekable", "writable"} | {"flush"}
@@ -64,7 +74,6 @@ _LEADING: Final = (sys.stdlib_module_names - _HARMLESS) | {
     each.partition(".")[0] for each in _LAUNCHING
 }
 
-_BUILT_IN: Final = frozenset({"input", "open", "print"})
 _NAMED: Final = (
     _BUILT_IN
     | _ACTING
@@ -170,8 +179,7 @@ def _acts(function: Any, holds: Callable[[object], bool]) -> bool:
     if of is None or issubclass(type(of), ModuleType):
         module = "" if of is None else of.__name__
         acting = module in _ACTING and name not in _TELLING
-        acting = acting or (module == "builtins" and name in _BUILT_IN)
-        acting = acting or (module == "_thread" and name.startswith("start_"))
+        acting = acting or name in _OTHERS.get(module, ())
         return acting and said_by(function) is None
     if issubclass(type(of), _STREAM):
         # Guards see what those in memory hold, wherever code may find them.
