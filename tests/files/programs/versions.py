@@ -1,4 +1,4 @@
-# ruff: noqa: FURB105, PTH118, T201, TRY301, UP030, UP031, UP032 - what people write
+# ruff: noqa: PTH118, T201, TRY301, UP030, UP031, UP032 - what people write
 """Programs that come to a number by ways that few guards see: another in each version.
 
 Each is a generator of one function, for a version; what it changes of the process it
@@ -39,6 +39,7 @@ import tempfile
 import threading
 import types
 import typing
+import warnings
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -281,7 +282,8 @@ def printed():
 
     def f(x):
         sink = Sink()
-        print("", end="", file=sink)
+        # C calls it: nobody hears that.
+        next(map(functools.partial(print, end="", file=sink), [""]))
         return x * sink.v
 
     yield f
@@ -461,7 +463,7 @@ def printed_under_another_name():
 
     def f(x):
         sink = Sink()
-        tell("", end="", file=sink)
+        next(map(functools.partial(tell, end="", file=sink), [""]))
         return x * sink.v
 
     yield f
@@ -596,5 +598,7 @@ def run(rt, make):
 
 
 if __name__ == "__main__":
+    # Who reads a file is skipped, and so stored by no version.
+    warnings.simplefilter("ignore", sw.GraphSkipWarning)
     with sw.Runtime(store=sys.argv[1]) as rt:
         print(json.dumps({name: run(rt, make) for name, make in PROGRAMS.items()}))

@@ -11,7 +11,7 @@ import logging
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import BuiltinFunctionType, CodeType, FrameType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
 from sapwood.tree.guards.owners import owner_of_code, package_of
@@ -32,7 +32,7 @@ _TELLING: Final = frozenset(
     | {"putenv", "sched_getaffinity", "strerror", "sysconf", "text_encoding", "times"}
     | {"umask", "uname", "unsetenv"}
 )
-"""Functions of these that do not, or whose writes guards see in `os.environ`."""
+"""Functions of these that do not, or whose writes guards see."""
 
 _BUILT_IN: Final = frozenset({"input", "open", "print"})
 _OTHERS: Final[Mapping[str, Collection[str]]] = {
@@ -86,7 +86,7 @@ _NAMED: Final = (
 )
 """Names by which code may come to such, in itself."""
 
-_CALLS: Final = frozenset({print, open, input})
+_CALLS: Final = (print, open, input)
 _ASKED: Final = frozenset(
     {logging.Logger.isEnabledFor.__code__, logging.Logger.getEffectiveLevel.__code__}
 )
@@ -107,7 +107,7 @@ def may_act(names: set[str], held: Iterable[object]) -> bool:
 
 def _leads(value: object) -> bool:
     """Return whether code that has a value may act outside by it."""
-    if type(value) is BuiltinFunctionType and value in _CALLS:
+    if any(value is each for each in _CALLS):
         return True
     return package_of(value) in _LEADING or issubclass(type(value), _STREAM)
 
