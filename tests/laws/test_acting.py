@@ -112,7 +112,6 @@ ACTS = {
     "rows": lambda w, x: (x + 1, csv.writer(w.file).writerow([1]))[0],
     "argument": lambda w, x: _to(w.file, x),
     "logger of a name": lambda _, x: (x + 1, logging.getLogger(NAME).warning("n"))[0],
-    "builtins": lambda _, x: (x + 1, exec("print('executed')"))[0],
     "pprint": lambda _, x: (x + 1, pprint.pprint("shown"))[0],  # noqa: T203
     "alias": lambda _, x: (x + 1, ALIAS("alias"))[0],
     "thread": lambda w, x: (x + 1, _in_thread(w.lines.write, "thread"))[0],
@@ -156,7 +155,7 @@ def test_what_acts_outside_does_so_in_every_call(rt, tmp_path, name):
     text = str(warning.message)
     assert "no replay would do that again" in text
     assert "@sw.eager" in text
-    assert Path(__file__).name in text or "<string>" in text
+    assert Path(__file__).name in text
     assert f.stats().replays == 0
 
 

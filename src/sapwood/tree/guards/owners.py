@@ -18,7 +18,7 @@ def _folders(folder: Path) -> tuple[str, str]:
     return f"{folder}{os.sep}", f"{folder.resolve()}{os.sep}"
 
 
-_NAMING: Final = frozenset({BuiltinFunctionType, FunctionType, type})
+_NAMING: Final = (BuiltinFunctionType, FunctionType, type)
 _STANDARD: Final = _folders(Path(os.__file__).parent)
 _SAPWOOD: Final = _folders(Path(__file__).parents[2])
 
@@ -60,7 +60,9 @@ def package_of(value: Any) -> str:
     if issubclass(type(value), ModuleType):
         name: object = value.__name__
     else:
-        name = (value if type(value) in _NAMING else type(value)).__module__
+        # By identity: a class of a class of one's own may have no hash.
+        names = any(type(value) is each for each in _NAMING)
+        name = (value if names else type(value)).__module__
     return name.partition(".")[0] if isinstance(name, str) else ""
 
 
