@@ -53,7 +53,7 @@ class World:
         self.path.write_text("", encoding="utf-8")
         self.file = self.path.open("a", encoding="utf-8")
         self.lines, self.out, self.bytes = Lines(), io.StringIO(), io.BytesIO()
-        self.wrapper, self.pickler = io.TextIOWrapper(self.bytes), None
+        self.wrapper = io.TextIOWrapper(self.bytes)
         self.pickled = io.BytesIO()
         self.pickler = pickle.Pickler(self.pickled)
         self.hash = hashlib.sha256()
@@ -284,6 +284,16 @@ def test_what_is_done_once_keeps_nobody_from_replays(rt, capsys):
     assert f.stats().replays >= CALLS - 4
 
 
+def _called(rt, fn):
+    """Graph a function and call it, whether it is skipped or not."""
+    f, x = rt.graph(fn), rt.array(np.ones(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sw.GraphSkipWarning)
+        for _ in range(CALLS):
+            f(x)
+    return f
+
+
 def test_a_function_that_is_called_by_a_region_is_heard(rt, capsys):
     """Whoever calls it listens, too."""
     g = rt.graph(lambda x: (x + 1, print("inner"))[0])  # noqa: T201
@@ -299,11 +309,7 @@ def test_a_function_that_is_called_by_a_region_is_heard(rt, capsys):
         region(x)
         return y * 3
 
-    f, x = rt.graph(outer), rt.array(np.ones(2))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", sw.GraphSkipWarning)
-        for _ in range(CALLS):
-            f(x)
+    f = _called(rt, outer)
     assert capsys.readouterr().out == "inner\n" * CALLS
     assert f.stats().replays > 0
     assert sys.getprofile() is None
@@ -323,11 +329,7 @@ def test_one_that_is_told_within_leaves_the_other_to_hear(rt, capsys):
         print("behind")  # noqa: T201
         return x * 3
 
-    f, x = rt.graph(outer), rt.array(np.ones(2))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", sw.GraphSkipWarning)
-        for _ in range(CALLS):
-            f(x)
+    _called(rt, outer)
     assert capsys.readouterr().out == "behind\n" * CALLS
 
 

@@ -161,7 +161,9 @@ ACTING_MUTANTS: Final = (
         "",
     ),
     mutant("what packages do is the user's", acting._user_of, '== "user"', '!= ""'),
-    mutant("regions are heard", Rehearsed._acts, "current() is self._session", "True"),
+    mutant(
+        "regions are heard", Rehearsed._refuse_act, "current() is self._session", "True"
+    ),
 )
 """Faults in what warm-ups hear of what is done outside."""
 

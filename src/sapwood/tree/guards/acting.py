@@ -29,8 +29,8 @@ _TELLING: Final = frozenset(
     {"_path_normpath", "_path_splitroot", "_path_splitroot_ex", "cpu_count", "fspath"}
     | {"getegid", "geteuid", "getgid", "gethostname", "getlogin", "getpgrp", "getppid"}
     | {"getuid", "htonl", "htons", "inet_aton", "inet_ntoa", "ntohl", "ntohs"}
-    | {"putenv", "sched_getaffinity", "strerror", "sysconf", "text_encoding", "times"}
-    | {"umask", "uname", "unsetenv"}
+    | {"putenv", "sched_getaffinity", "strerror", "sysconf", "text_encoding", "uname"}
+    | {"unsetenv"}
 )
 """Functions of these that do not, or whose writes guards see."""
 
@@ -44,10 +44,10 @@ _OTHERS: Final[Mapping[str, Collection[str]]] = {
 }
 """Functions of other modules in C that do; those that are passed streams use them."""
 
-_ASKING: Final = frozenset(
-    {"fileno", "isatty", "readable", "seekable", "writable"} | {"flush"}
+_QUIET: Final = frozenset(
+    {"fileno", "flush", "isatty", "readable", "seekable", "writable"}
 )
-"""Methods of streams that write nothing that is not written."""
+"""Methods of streams that neither read nor write."""
 
 _TAKING: Final = frozenset(
     {"_blake2", "_bz2", "_csv", "_elementtree", "_hashlib", "_hmac", "_lzma", "_md5"}
@@ -65,7 +65,7 @@ _HARMLESS: Final = frozenset(
     | {"contextvars", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions"}
     | {"functools", "gc", "heapq", "inspect", "itertools", "json", "keyword", "math"}
     | {"numbers", "operator", "queue", "random", "re", "reprlib", "statistics"}
-    | {"string", "struct", "textwrap", "threading", "time", "types", "typing", "uuid"}
+    | {"string", "struct", "textwrap", "threading", "time", "types", "typing"}
     | {"warnings", "weakref"}
 )
 """Standard modules that lead to none of these."""
@@ -73,6 +73,7 @@ _HARMLESS: Final = frozenset(
 _LEADING: Final = (sys.stdlib_module_names - _HARMLESS) | {
     each.partition(".")[0] for each in _LAUNCHING
 }
+"""Packages by whose modules, functions and objects code may come to such."""
 
 _NAMED: Final = (
     _BUILT_IN
@@ -90,6 +91,8 @@ _CALLS: Final = (print, open, input)
 _ASKED: Final = frozenset(
     {logging.Logger.isEnabledFor.__code__, logging.Logger.getEffectiveLevel.__code__}
 )
+"""By these a logger tells its level."""
+
 _RECORDS: Final = logging.Logger.callHandlers.__code__
 _WRITES: Final = frozenset({"write", "writelines"})
 _UNHEARD: Final = frozenset({"importlib", "linecache", "warnings", "zipimport"})
@@ -185,7 +188,7 @@ def _acts(function: Any, holds: Callable[[object], bool]) -> bool:
         # Guards see what those in memory hold, wherever code may find them.
         found = of is sys.stdout or of is sys.stderr
         is_memory = issubclass(type(of), _MEMORY)
-        return name not in _ASKING and (found or not is_memory)
+        return name not in _QUIET and (found or not is_memory)
     return _takes(type(of)) and holds(of)
 
 

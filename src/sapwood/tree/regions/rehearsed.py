@@ -93,7 +93,7 @@ class Rehearsed:
             made = self.allocations
             with (
                 self._before.listening() as session.exactly,
-                self._before.acting(self._acts),
+                self._before.acting(self._refuse_act),
             ):
                 watched = warm_up(fn, args, kwargs, self._device, session, made)
         finally:
@@ -102,7 +102,7 @@ class Rehearsed:
         self._settle()
         return watched
 
-    def _acts(self, what: str, where: str | None) -> None:
+    def _refuse_act(self, what: str, where: str | None) -> None:
         """Refuse what the function does outside, where no eager region does it."""
         heard = current() is self._session
         # Of what is not of the function's, who asks for a full graph is not told.

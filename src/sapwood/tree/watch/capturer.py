@@ -117,7 +117,11 @@ class Adopting(Capture):
     ) -> Captured:
         """Run a function, captured, and have the owner see what it returned."""
         captured = super().run(fn, args, kwargs, session)
-        self.owner.returned(captured.result)
+        try:
+            self.owner.returned(captured.result)  # which may run hooks of the user's
+        except BaseException:
+            self.device.driver.destroy_graph(captured.graph)
+            raise
         return captured
 
     def pause(self) -> GraphHandle:
